@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -13,7 +14,11 @@ from tests.programs import run_python
 from vecenv.cli import main
 
 MODULE = """
+    import ctypes
+    import os
     import random
+    import signal
+    import time
     import gymnasium
     import numpy as np
     from gymnasium import spaces
@@ -84,10 +89,9 @@ MODULE = """
             return super().reset(seed=seed)[0] * np.float32(np.random.random()), {}
 
     class Closes(Family.Member):
-        times = 0
-
         def close(self):
-            Closes.times += 1
+            with open("closed", "a") as file:
+                file.write("x")
 
     class ClosesBadly(Endless):
         def close(self):
@@ -112,8 +116,22 @@ MODULE = """
     def halting():
         raise Halt("not an Exception")
 
-    def interrupted():
-        raise KeyboardInterrupt
+    class StopsTheCommand(Endless):
+        def step(self, action):
+            os.kill(int(os.environ["COMMAND"]), signal.SIGINT)
+            time.sleep(60)
+
+    class Segfaults(Endless):
+        def step(self, action):
+            ctypes.string_at(0)
+
+    class Hangs(Endless):
+        def step(self, action):
+            time.sleep(60)
+
+    class EndsItsProcess(Endless):
+        def reset(self, *, seed=None, options=None):
+            os._exit(3)
 
     class LeavesAtStep(Endless):
         def step(self, action):
@@ -165,7 +183,7 @@ def test_good_env_passes(check):
 
 
 def test_env_is_closed(check, here):
-    assert check("own_envs:Closes", "--no-spawn")[0] == 0 and sys.modules["own_envs"].Closes.times == 1
+    assert check("own_envs:Closes", "--no-spawn")[0] == 0 and (here / "closed").read_text() == "x"
 
 
 def test_env_that_fails_to_close_is_a_violation(check, here):
@@ -185,8 +203,25 @@ def test_env_that_calls_exit_is_a_violation(check, here, name, rule):
     assert code == 1 and err == "" and f"  {rule}: SystemExit raised: 3\n" in out
 
 
-def test_ctrl_c_in_a_constructor_is_not_an_error_of_the_env(check, here):
-    assert check("own_envs:interrupted") == (130, "", "vecenv check: interrupted\n")
+def test_ctrl_c_ends_the_check_within_a_step(check, here, monkeypatch):
+    monkeypatch.setenv("COMMAND", str(os.getpid()))
+    code, out, err = check("own_envs:StopsTheCommand", "--no-spawn")
+    assert (code, err) == (130, "vecenv check: interrupted\n") and "step" not in out
+
+
+@pytest.mark.parametrize(
+    "name, broken",
+    [
+        ("Segfaults", "  crash: the env ended its process: SIGSEGV; it was in string_at ("),
+        ("EndsItsProcess", "  crash: the env ended its process: exit code 3\n"),
+        ("Hangs", "  hang: a call of the env took longer than 1 s (--step-timeout); it was in step ("),
+    ],
+)
+def test_env_that_ends_its_process_or_hangs_breaks_a_rule(check, here, name, broken):
+    """The command was killed, or waited without a word."""
+    code, out, err = check(f"own_envs:{name}", "--step-timeout", "1")
+    assert code == 1 and err == "" and broken in out and out.endswith(f"own_envs:{name}: 1 rule broken\n")
+    assert ("own_envs.py:" in out) == (name != "EndsItsProcess"), "the line of the env"
 
 
 def test_vector_env_is_refused(check, here):

@@ -98,6 +98,8 @@ def _add_check(add: AddArgument) -> None:
     _add(add, "--max-steps", default=10_000, help="longer is endless (default: %(default)s)")
     _add(add, "--env-kwarg")
     add("--no-spawn", action="store_true", help="leave out building the env in a fresh interpreter")
+    about = "an env whose reset or step takes longer hangs (default: %(default)s)"
+    add("--step-timeout", type=seconds, default=30.0, metavar="S", help=about)
     add("--determinism", action="store_true", help="also say whether episodes can be recovered after a crash")
 
 

@@ -7,7 +7,7 @@ import copy
 import numbers
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -26,7 +26,7 @@ from vecenv.envs.check.data import (
     leaf_spaces,
     memory_violations,
 )
-from vecenv.envs.check.episodes import is_ding, sample_action
+from vecenv.envs.check.episodes import exhaust, is_ding, sample_action
 from vecenv.envs.check.interpreters import pickling_violations, sharing_violations
 from vecenv.envs.step_formats import is_abnormal, step_reader
 from vecenv.errors import VecenvError
@@ -95,32 +95,52 @@ def check_all(
     """
     report = report or _logger.info
     found: list[Violation] = []
-
-    def run(part: str, violations: Iterable[Violation]) -> None:
-        before = len(found)
-        try:
-            found.extend(violation for violation in violations if violation not in found)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit, too, which would end the program without a message
-            found.append(Violation(part, f"{type(error).__name__} raised: {error}"))
-        report(f"{part}: {'ok' if len(found) == before else f'{len(found) - before} violation(s)'}")
-
     if spawn:
-        run("pickling", pickling_violations(env, env_fn))
-    run("reset", _reset_violations(env, seed))
+        exhaust(run_part("pickling", pickling_violations(env, env_fn), found, report))
+    exhaust(run_rules(env, seed, episodes, max_steps, found, report))
+    if spawn and env_fn is not None and not lacks_spaces(found):
+        exhaust(run_part("sharing", sharing_violations(env_fn, seed), found, report))
+    _raise_if(found, env)
+
+
+def run_rules(
+    env: Any, seed: int, episodes: int, max_steps: int, found: list[Violation], report: WriteLine
+) -> Generator[None, None, None]:
+    """Check an env against the rules that need no other interpreter; yield None after each of its steps.
+
+    Args:
+        env, seed, episodes, max_steps, report: as for `check_all`.
+        found: gets the violations.
+    """
+    yield from run_part("reset", _reset_violations(env, seed), found, report)
     if not lacks_spaces(found):
-        run("spaces", _space_violations(env, strict_dtypes=is_ding(env)))
+        yield from run_part("spaces", _space_violations(env, strict_dtypes=is_ding(env)), found, report)
     if not lacks_spaces(found):
-        run("step", _step_violations(env, episodes, max_steps))
-        run("aliasing", _aliasing_violations(env, max_steps))
-        run("determinism", _determinism_violations(env, seed))
+        yield from run_part("step", _step_violations(env, episodes, max_steps), found, report)
+        yield from run_part("aliasing", _aliasing_violations(env, max_steps), found, report)
+        yield from run_part("determinism", _determinism_violations(env, seed), found, report)
         is_nan = any(violation.rule == "nan" for violation in found)  # `env_checker` treats NaN as different each time
         if not has_old_calls(env) and not is_nan:
-            run("gymnasium", _gymnasium_violations(env))
-        if spawn and env_fn is not None:
-            run("sharing", sharing_violations(env_fn, seed))
-    _raise_if(found, env)
+            yield from run_part("gymnasium", _gymnasium_violations(env), found, report)
+
+
+def run_part(
+    part: str, violations: Iterable[Violation | None], found: list[Violation], report: WriteLine
+) -> Generator[None, None, None]:
+    """Add the violations of one part, and an exception that it raises, to `found`; yield None after each step."""
+    before = len(found)
+    try:
+        for violation in violations:
+            if violation is None:
+                yield
+            elif violation not in found:
+                found.append(violation)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # SystemExit, too, which would end the program without a message
+        found.append(Violation(part, f"{type(error).__name__} raised: {error}"))
+    report(f"{part}: {'ok' if len(found) == before else f'{len(found) - before} violation(s)'}")
+    yield
 
 
 def check_space_dtype(env: Any) -> None:
@@ -160,7 +180,7 @@ def check_step(env: Any, episodes: int = 3, max_steps: int = MAX_STEPS) -> None:
     If observations have an `action_mask` for a Discrete space, the actions are legal ones. An episode must end within
     `max_steps`. CheckError is raised with all violations.
     """
-    _raise_if(_step_violations(env, episodes, max_steps), env)
+    _raise_if(filter(None, _step_violations(env, episodes, max_steps)), env)
 
 
 def check_different_memory(array1: Any, array2: Any, step_times: int) -> None:
@@ -182,7 +202,7 @@ def check_obs_deepcopy(env: Any, max_steps: int = MAX_STEPS) -> None:
 
     CheckError is raised with the first case only.
     """
-    _raise_if(_aliasing_violations(env, max_steps), env)
+    _raise_if(filter(None, _aliasing_violations(env, max_steps)), env)
 
 
 def demonstrate_correct_procedure(
@@ -307,13 +327,14 @@ class _Player:
         return result, read
 
 
-def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violation]:
+def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violation | None]:
     player = _Player(env)
     seen: set[str] = set()
     for episode in range(episodes):
         player.reset()
         for step in range(max_steps):
             result, (obs, reward, terminated, truncated, info) = player.step()
+            yield None
             if is_abnormal(info):
                 if not is_abnormal(result[-1]) and "abnormal" not in seen:  # marked because there is no observation
                     seen.add("abnormal")
@@ -380,13 +401,14 @@ def _score_violations(env: Any, info: Mapping[str, Any], seen: set[str]) -> Iter
         yield Violation("score", f"info['eval_episode_return']: expected a number or an array, got {describe(score)}")
 
 
-def _aliasing_violations(env: Any, max_steps: int) -> Iterator[Violation]:
+def _aliasing_violations(env: Any, max_steps: int) -> Iterator[Violation | None]:
     player = _Player(env)
     before = player.reset()
     # Several are kept, because an env may use a few arrays alternately.
     kept = deque([(before, copy.deepcopy(before))], KEPT_OBSERVATIONS)  # (observation, copy made at that time)
     for step in range(max_steps):
         _, (obs, _, terminated, truncated, info) = player.step()
+        yield None
         if is_abnormal(info):
             return
         for ago, (before, was) in enumerate(reversed(kept), start=1):
@@ -402,8 +424,9 @@ def _aliasing_violations(env: Any, max_steps: int) -> Iterator[Violation]:
         kept.append((obs, copy.deepcopy(obs)))
 
 
-def _determinism_violations(env: Any, seed: int) -> Iterator[Violation]:
-    first, second = _seeded_run(env, seed), _seeded_run(env, seed)
+def _determinism_violations(env: Any, seed: int) -> Iterator[Violation | None]:
+    first = yield from _seeded_run(env, seed)
+    second = yield from _seeded_run(env, seed)
     for step, (one, two) in enumerate(zip(first, second, strict=False)):
         for name, left, right in zip(("observation", "reward", "terminated", "truncated"), one, two, strict=True):
             if not equal(left, right):
@@ -416,7 +439,7 @@ def _seed_of(env: Any) -> Any:
     return getattr(env, "_seed", None)
 
 
-def _seeded_run(env: Any, seed: int) -> list[tuple[Any, ...]]:
+def _seeded_run(env: Any, seed: int) -> Generator[None, None, list[tuple[Any, ...]]]:
     player = _Player(env, seed)
     if has_old_calls(env):
         player.adapted.seed(seed, False)  # type: ignore[attr-defined]
@@ -427,6 +450,7 @@ def _seeded_run(env: Any, seed: int) -> list[tuple[Any, ...]]:
     for _ in range(DETERMINISM_STEPS):
         _, (obs, reward, terminated, truncated, _) = player.step()
         run.append((copy.deepcopy(obs), copy.deepcopy(reward), terminated, truncated))
+        yield
         if terminated or truncated:
             break
     return run

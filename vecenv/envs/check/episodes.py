@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import pickle
 import random
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -18,7 +18,9 @@ from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.values.nested import equal
 from vecenv.values.pickling import dump_by_value
 
-__all__ = ["Run", "find_difference", "is_ding", "sample_action"]
+__all__ = ["Run", "exhaust", "find_difference", "is_ding", "sample_action"]
+
+_T = TypeVar("_T")
 
 _NAMES = ("observation", "reward", "terminated", "truncated")
 
@@ -111,9 +113,13 @@ class Run:
         self.rngs.own = rngs
         return None
 
-    def play(self, max_steps: int, reset: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Play one episode; return its results, those of the reset first."""
-        return list(self.results(max_steps, reset))
+    def play(self, max_steps: int, reset: dict[str, Any]) -> Generator[None, None, list[tuple[Any, ...]]]:
+        """Play one episode; yield None after each step, and return its results, those of the reset first."""
+        played = []
+        for result in self.results(max_steps, reset):
+            played.append(result)
+            yield
+        return played
 
     def results(self, max_steps: int, reset: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         """Play one episode; yield the result of the reset, then that of each step.
@@ -142,6 +148,16 @@ class Run:
     def close(self) -> None:
         with self.rngs:
             self.env.close()
+
+
+def exhaust(steps: Generator[None, None, _T]) -> _T:
+    """Run a generator to its end; return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
 
 
 def find_difference(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]], what: str) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from vecenv.envs.check.episodes import Run, find_difference
+from vecenv.envs.check.episodes import Run, exhaust, find_difference
 from vecenv.envs.state.state import uncovered_layers
 from vecenv.values.checks import check_callable
 
@@ -64,13 +64,24 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
         'any episode'
     """
     check_callable("env_fn", env_fn)
+    return exhaust(compare_runs(env_fn, seed, max_steps))
+
+
+def compare_runs(
+    env_fn: Callable[[], Any], seed: int = 0, max_steps: int = MAX_STEPS
+) -> Generator[None, None, RecoveryReport]:
+    """Do the work of `check_recovery`; yield None after each step, and return its report."""
     with contextlib.ExitStack() as stack:
         first, second, third = (stack.enter_context(contextlib.closing(Run(env_fn, seed))) for _ in range(3))
-        one, other = first.play(max_steps, {"seed": seed}), second.play(max_steps, {"seed": seed})
+        one = yield from first.play(max_steps, {"seed": seed})
+        other = yield from second.play(max_steps, {"seed": seed})
         state, uncovered = first.save(), tuple(uncovered_layers(first.env))
-        one_after, other_after = first.play(max_steps, {}), second.play(max_steps, {})
+        one_after = yield from first.play(max_steps, {})
+        other_after = yield from second.play(max_steps, {})
         seeded = find_difference(one, other, "the seeded episode")
         seeded = seeded or find_difference(one_after, other_after, "the unseeded episode after it")
         carried = "its state cannot be captured" if state is None else third.load(state)
-        carried = carried or find_difference(one_after, third.play(max_steps, {}), "the unseeded episode")
+        if carried is None:
+            restored = yield from third.play(max_steps, {})
+            carried = find_difference(one_after, restored, "the unseeded episode")
         return RecoveryReport(seeded, carried, uncovered, first.draws_globally)
