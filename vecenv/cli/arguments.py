@@ -173,6 +173,12 @@ COMMANDS = {
         "Play a few episodes of an env with random actions and print every rule that it breaks. "
         "Exit code 1 if there is one.",
     ),
+    "doctor": Subcommand(
+        lambda add: None,
+        "what this machine has for vecenv, and what each missing thing costs",
+        "Print cores, memory, limits, features of the system, versions and extras, and what each missing one "
+        "costs. Start two workers. Exit code 1 if they do not run.",
+    ),
     "evaluate": Subcommand(
         _add_evaluate,
         "returns of a policy: exactly one episode per seed, the same for any number of envs",

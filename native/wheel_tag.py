@@ -1,0 +1,25 @@
+"""Build of a wheel: without a compiler, the wheel has the tag of pure Python, `py3-none-any`.
+
+The extension is optional, so a build goes on after its compiler has failed. The wheel that results runs on any system,
+and must not have the tag of the system on which it was built.
+"""
+
+from __future__ import annotations
+
+import os
+
+from setuptools.command.bdist_wheel import bdist_wheel
+
+__all__ = ["BdistWheel"]
+
+
+class BdistWheel(bdist_wheel):
+    """Builds the extension first, and a pure wheel if that has failed."""
+
+    def run(self) -> None:
+        self.run_command("build_ext")
+        built = self.get_finalized_command("build_ext").get_outputs()
+        if not any(os.path.exists(path) for path in built):
+            self.distribution.ext_modules = []
+            self.root_is_pure = True
+        super().run()
