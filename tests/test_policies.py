@@ -182,3 +182,52 @@ def test_callables_may_return_tensors():
     assert answer.actions[0].tolist() == [0, 1, 2]
     space = spaces.Dict(a=DISCRETE)
     assert act(lambda obs, env_id: {"a": torch.tensor([2, 1, 0])}, space).actions[0].tolist() == [2, 1, 0]
+
+
+# ---- agents ------------------------------------------------------------------------------------
+
+
+class Agent:
+    """Has `predict` with the parameters of Stable-Baselines3."""
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> Any:
+        return np.full(len(observation), 2 if deterministic else 1), state
+
+
+class CallableAgent(Agent):
+    """Its call has another meaning, as that of a policy of Stable-Baselines3."""
+
+    def __call__(self, observation: Any, deterministic: bool = False) -> Any:
+        raise AssertionError("the forward pass of a training")
+
+
+class RecurrentAgent(Agent):
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> Any:
+        return np.zeros(len(observation), np.int64), (np.zeros(3),)
+
+
+@pytest.mark.parametrize("policy", [Agent(), Agent().predict, CallableAgent(), CallableAgent().predict])
+def test_agent_answers_by_its_predict(policy: Any) -> None:
+    """A model, its policy and its `predict` were refused, or got the env ids as states."""
+    assert act(policy).actions[0].tolist() == [2, 2, 2]
+
+
+def test_state_of_a_recurrent_agent_is_not_dropped_in_silence() -> None:
+    with pytest.raises(ConfigError, match="predict returned a state: write a function that keeps it"):
+        act(RecurrentAgent())
+
+
+def test_function_of_observations_alone_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"does not take \(obs, env_id\); write lambda obs, env_id"):
+        PolicyCaller(lambda obs: obs, DISCRETE, "collect")
+
+
+def test_logits_are_refused_with_the_remedy() -> None:
+    with pytest.raises(
+        SpaceError, match=r"expected int64 \(3,\), got float32 \(3, 3\); return actions, such as logits.argmax"
+    ):
+        act(lambda obs, env_id: np.zeros((3, 3), np.float32))

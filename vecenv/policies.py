@@ -11,7 +11,8 @@ A policy is any callable `policy(obs, env_id)`:
                 or (actions, extras), where extras is a dict of arrays (B, ...), such as log-probabilities, or None, as
                 from `predict` of Stable-Baselines3
 
-and may have two further methods:
+An agent with a method `predict`, such as a model of Stable-Baselines3 or its policy, is a policy, too. `predict` gets
+the observations, and `deterministic=True` if it has that parameter. A policy may have two further methods:
 
     begin(env_ids)              int64 (K,): these envs begin an episode, and their first observations come next. A
                                 recurrent policy clears its states there.
@@ -38,8 +39,9 @@ from gymnasium import Space, spaces
 from .core.layout.spec import Array, Spec
 from .errors import ConfigError, SpaceError
 from .values.nested import map_structure
+from .values.signatures import parameters_of
 
-__all__ = ["Answer", "PolicyCaller", "evaluation_mode", "no_objects"]
+__all__ = ["Answer", "PolicyCaller", "check_policy", "evaluation_mode", "no_objects"]
 
 #: Begin of the errors about actions.
 _ACTIONS = "actions of the policy"
@@ -67,7 +69,8 @@ class PolicyCaller:
         has_begin, can_bootstrap: whether the policy has these methods.
 
     Raises:
-        ConfigError: the policy is not callable, or actions of this space have no fixed dtype and shape.
+        ConfigError: the policy cannot be called with (obs, env_id), or actions of this space have no fixed dtype and
+            shape.
     """
 
     def __init__(
@@ -79,20 +82,24 @@ class PolicyCaller:
         first_env_id: int = 0,
         reward_shape: tuple[int, ...] = (),
     ) -> None:
-        if not callable(policy):
-            raise ConfigError(f"{what}: policy: expected a callable policy(obs, env_id), got {policy!r}", key="policy")
+        agent, policy = policy, check_policy(policy, what)
         self.policy = policy
         self._first_env_id = first_env_id
         self._reward_shape = reward_shape
         self.spec = Spec(action_space, _ACTIONS)
         if not self.spec.is_all_arrays:
             raise ConfigError(f"{what}: actions of {action_space} have no fixed dtype and shape", key="policy")
+        self._num_choices = int(action_space.n) if isinstance(action_space, spaces.Discrete) else 0
         self._float_leaves = [leaf for leaf in self.spec.leaves if leaf.dtype.kind in "fc"]
         self._pair_keys = _keys_of_second_part(action_space)
         module = _torch_module(policy)
+        is_function = isinstance(policy, types.FunctionType | types.MethodType)
+        if module is None and is_function and not _takes_two(policy):
+            text = f"{what}: policy: {policy!r} does not take (obs, env_id); write lambda obs, env_id: ..."
+            raise ConfigError(text, key="policy")
         self._act: Callable[[Any, Array], Any] = policy if module is None else _call_with_tensors(module, policy)
-        self._begin: Any = getattr(policy, "begin", None)
-        self._bootstrap: Any = getattr(policy, "bootstrap", None)
+        self._begin: Any = getattr(agent, "begin", None)
+        self._bootstrap: Any = getattr(agent, "bootstrap", None)
         self.has_begin, self.can_bootstrap = callable(self._begin), callable(self._bootstrap)
         if module is not None and self.can_bootstrap:
             self._bootstrap = _call_with_tensors(module, self._bootstrap)
@@ -124,10 +131,18 @@ class PolicyCaller:
         if type(actions) is tuple and len(actions) == 2 and (actions[1] is None or self._is_extras(actions[1])):
             actions, extras = actions[0], actions[1] or {}
         count = len(env_ids)
-        leaves = self.spec.flatten_batch(_as_arrays(actions), count)
+        actions = _as_arrays(actions)
+        self._refuse_logits(actions, count)
+        leaves = self.spec.flatten_batch(actions, count)
         for leaf in self._float_leaves:
             self._check_numbers(leaf.path, leaves[leaf.index], env_ids)
         return Answer(leaves, {name: _read_column(name, value, count) for name, value in extras.items()})
+
+    def _refuse_logits(self, actions: Any, count: int) -> None:
+        if self._num_choices and isinstance(actions, np.ndarray) and actions.shape == (count, self._num_choices):
+            expected, got = f"int64 ({count},)", f"{actions.dtype} {actions.shape}"
+            text = f"{_ACTIONS}: expected {expected}, got {got}; return actions, such as logits.argmax(-1)"
+            raise SpaceError(text, expected=expected, got=got)
 
     def bootstrap(self, obs: Any, env_ids: Array) -> Array:
         """Return the policy's estimates, (B, *K), of the returns after these observations; arguments as for `act`.
@@ -169,6 +184,36 @@ def _read_column(name: Any, value: Any, count: int) -> Array:
             f"extras of the policy: {name!r}: expected an array with {count} rows, got {got}", path=str(name), got=got
         )
     return column
+
+
+# ---- predict ---------------------------------------------------------------------------------
+
+
+def check_policy(policy: Any, what: str) -> Callable[..., Any]:
+    """Return a policy, or a function that calls its `predict`, if it is an agent that has it or that method itself.
+
+    An object that can be called is called, unless its `predict` has the parameters of Stable-Baselines3.
+
+    Raises:
+        ConfigError: the policy is neither callable nor an agent; `what` is the name of the function that got it.
+    """
+    owner = getattr(policy, "__self__", None) if getattr(policy, "__name__", "") == "predict" else policy
+    predict = getattr(owner, "predict", None)
+    known = parameters_of(predict) or {} if callable(predict) else {}
+    if callable(policy) and not {"state", "deterministic"} <= known.keys():
+        return policy  # type: ignore[no-any-return]
+    if not callable(predict):
+        raise ConfigError(f"{what}: policy: expected a callable policy(obs, env_id), got {policy!r}", key="policy")
+    settings = {"deterministic": True} if "deterministic" in known else {}
+
+    def act(obs: Any, _env_ids: Array) -> Any:
+        answer = predict(obs, **settings)
+        if type(answer) is tuple and len(answer) == 2 and answer[1] is not None and "state" in known:
+            text = "predict returned a state: write a function that keeps it for each env_id, with begin(env_ids)"
+            raise ConfigError(f"policy: {text}", key="policy")
+        return answer
+
+    return act
 
 
 # ---- torch -----------------------------------------------------------------------------------

@@ -332,3 +332,12 @@ def test_failed_render_without_a_display_names_the_settings(tmp_path, monkeypatc
     monkeypatch.setenv("DISPLAY", ":0")
     with pytest.raises(RuntimeError, match="no OpenGL"):
         evaluate(Fails, zeros, seeds=[1], videos=1, out=tmp_path, backend="serial")
+
+
+def test_random_policy_is_the_same_for_any_number_of_envs(capsys):
+    lengths = []
+    for num_envs in ("1", "3"):
+        argv = ["evaluate", "CartPole-v1", "--policy", "random", "--seeds", "0:4", "--envs", num_envs, "--json"]
+        assert main(argv) == 0
+        lengths.append(json.loads(capsys.readouterr().out)["lengths"])
+    assert lengths[0] == lengths[1] and len(set(lengths[0])) > 1

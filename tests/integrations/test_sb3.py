@@ -26,7 +26,16 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 from tests.scripted import Plain
 from tests.vector.comparison import assert_same
 from tests.vector.test_batched import GivesOptions, InfoEnv
-from vecenv import ClosedError, ConfigError, SpaceError, StateError, VectorEnv, WorkerDiedError, WorkerTimeoutError
+from vecenv import (
+    ClosedError,
+    ConfigError,
+    SpaceError,
+    StateError,
+    VectorEnv,
+    WorkerDiedError,
+    WorkerTimeoutError,
+    evaluate,
+)
 from vecenv.envs.toys import AliasedObs, HangAtStep, RaiseAtStep, SegfaultAtStep, SpaceEnv, ToyEnv
 from vecenv.integrations.sb3 import SB3VecEnv
 
@@ -707,3 +716,11 @@ def test_calls_reach_spare_envs_and_return_rows():
         for _ in range(2):
             assert envs.get_attr("mark") == [5, 7]
             envs.step([0, 0])
+
+
+def test_models_are_evaluated_as_the_policies_that_they_are():
+    """A model was no callable; its `predict` got the env ids as states of a recurrent policy."""
+    model = PPO("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16, seed=0, device="cpu")
+    wanted = evaluate("CartPole-v1", lambda obs, _: model.predict(obs, deterministic=True)[0], seeds=range(4))
+    for policy in (model, model.policy, model.predict):
+        assert evaluate("CartPole-v1", policy, seeds=range(4)).lengths.tolist() == wanted.lengths.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -153,3 +154,18 @@ def test_action_outside_its_space_is_refused_by_batched_vector_env(checks):
         envs.reset(seed=0)
         with pytest.raises(SpaceError, match="env 1: .*got 7 at index 1"):
             envs.step([0, 0, 0, 7])
+
+
+class OldStepEnv(ToyEnv):
+    """Steps as in Gym before 0.26."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, info
+
+
+def test_step_of_four_values_names_the_wrapper_that_converts_it() -> None:
+    with VectorEnv([OldStepEnv]) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(TypeError, match="got tuple of 4; for Gym's old calls, wrap it in vecenv.ding.GymToGymn"):
+            envs.step(np.zeros(1, np.int64))

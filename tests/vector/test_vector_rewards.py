@@ -20,6 +20,7 @@ from gymnasium.vector import AutoresetMode
 from tests.vector.two_goals import TwoGoals, limited, sums
 from vecenv import BatchedVectorEnv, ConfigError, SpaceError, VectorEnv
 from vecenv.ding import BaseEnvManager, SyncSubprocessEnvManager
+from vecenv.envs.toys import ToyEnv
 from vecenv.gymnasium_api.reward_spaces import find_reward_space
 
 NUM_ENVS = 3
@@ -272,3 +273,27 @@ def test_sb3_vec_env_refuses_rewards_of_several_numbers() -> None:
         assert with_number.step_wait()[1].tolist() == [-3.0, -3.0]
     finally:
         with_number.close()
+
+
+class NoRewardEnv(ToyEnv):
+    """Gives None, alone or as one of two numbers, where a reward is expected."""
+
+    def __init__(self, num_rewards: int) -> None:
+        super().__init__()
+        self.reward: Any = None if num_rewards == 1 else [1.0, None]
+        if num_rewards > 1:
+            self.reward_space = spaces.Box(-1, 1, (num_rewards,))
+
+    def step(self, action: Any) -> Any:
+        obs, _, *others = super().step(action)
+        return (obs, self.reward, *others)
+
+
+@pytest.mark.parametrize("num_rewards", [1, 2])
+@pytest.mark.parametrize("backend", ["process", "serial"])
+def test_none_is_refused_as_a_reward(backend: str, num_rewards: int, implementation: str) -> None:
+    """NumPy reads None as NaN, so that the step went on in silence."""
+    with VectorEnv([functools.partial(NoRewardEnv, num_rewards)] * 2, backend=backend) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(SpaceError, match="reward: expected a number, got None"):
+            envs.step(np.zeros(2, np.int64))

@@ -105,7 +105,8 @@ def _add_check(add: AddArgument) -> None:
 
 def _add_evaluate(add: AddArgument) -> None:
     _add(add, "env")
-    add("--policy", required=True, metavar="MODULE:FUNCTION", help="a class is instantiated without arguments")
+    about = "random, or a function or an object with `predict`; a class is instantiated without arguments"
+    add("--policy", required=True, metavar="MODULE:NAME", help=about)
     add("--seeds", type=seed_list, metavar="A:B", help="seeds A to B - 1; or a list such as 3,5,100:200")
     add("--episodes", type=count, metavar="K", help="in place of --seeds: seeds 0 to K - 1")
     _add(add, "--envs", default=8, help="envs at once (default: %(default)s)")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
 import functools
 import itertools
 import time
@@ -10,14 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import numpy as np
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from vecenv.cli.display import draw_without_display
 from vecenv.cli.exit_codes import wrap_foreign_errors
 from vecenv.cli.options import check_workers
 from vecenv.cli.result_file import JsonOutput
+from vecenv.envs.adapt import adapt, ensure_spaces
 from vecenv.errors import ConfigError
 from vecenv.evaluation import Evaluation, evaluate
-from vecenv.evaluation.seeds import read_seeds
+from vecenv.evaluation.seeds import MOST_SEED, read_seeds
 from vecenv.measurement import report
 from vecenv.measurement.env_names import did_you_mean, find_env_fn, import_module
 from vecenv.measurement.target import check_env, foreign_errors
@@ -28,6 +32,8 @@ __all__ = ["play", "run"]
 _NUM_BINS = 10
 #: Width of a histogram, if the output is no terminal.
 _WIDTH = 80
+#: The name of the policy that draws actions at random.
+_RANDOM = "random"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -77,9 +83,11 @@ def play(
     """
     if videos:
         draw_without_display()
-    policy = _find_policy(options.policy)
+    policy = None if options.policy == _RANDOM else _find_policy(options.policy)
     rendering = {"render_mode": "rgb_array"} if videos else None
     env_fn = check_env(find_env_fn(options.env, options.env_kwargs, rendering), options.env)
+    if policy is None:
+        policy, arguments["rng"] = _RandomPolicy(env_fn), "per-episode"
     result: Evaluation | None = None
     start = time.perf_counter()
     try:
@@ -105,6 +113,23 @@ def play(
             show(result, time.perf_counter() - start)
 
 
+class _RandomPolicy:
+    """Draws actions from the action space of an env, by the generator of each episode."""
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        with contextlib.closing(adapt(env_fn())) as env:
+            ensure_spaces(env)
+            self._space = copy.deepcopy(env.action_space)
+
+    def __call__(self, obs: Any, env_id: Any, generators: Sequence[np.random.Generator]) -> Any:
+        actions = []
+        for generator in generators:
+            self._space.seed(int(generator.integers(MOST_SEED)))
+            actions.append(self._space.sample())
+        out: Any = create_empty_array(self._space, len(actions))
+        return concatenate(self._space, actions, out)
+
+
 def _find_policy(name: str) -> Any:
     """Return the policy called `module:function`, where function may be a dotted path; a class is instantiated.
 
@@ -112,7 +137,7 @@ def _find_policy(name: str) -> Any:
     """
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
-        raise ConfigError(f"--policy {name}: expected module:function, such as my_policies:act")
+        raise ConfigError(f"--policy {name}: expected {_RANDOM}, or module:function, such as my_policies:act")
     found: Any = import_module(name, module_name)
     for part in path.split("."):
         if not hasattr(found, part):
@@ -122,7 +147,7 @@ def _find_policy(name: str) -> Any:
     if isinstance(found, type):
         with foreign_errors(f"--policy {name}: cannot be made"):
             found = found()
-    if not callable(found):
+    if not callable(found) and not hasattr(found, "predict"):
         raise ConfigError(f"--policy {name}: expected a function policy(obs, env_id), got {type(found).__name__}")
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.system.clock import limit_of
 from ..errors import ConfigError, add_notes
-from ..policies import evaluation_mode
+from ..policies import check_policy, evaluation_mode
 from ..values.checks import check_callable, check_choice, check_seconds, check_whole
 from ..vector.env import check_options
 from .envs import Videos, open_envs
@@ -104,7 +104,7 @@ def evaluate(
     """
     check_options("evaluate", options, inspect.signature(evaluate).parameters)
     chosen = read_seeds(seeds, episodes)
-    check_callable("policy", policy)
+    check_policy(policy, "evaluate")
     if on_episode is not None:
         check_callable("on_episode", on_episode)
     check_choice("rng", rng, (None, "per-episode"))
@@ -161,7 +161,7 @@ def compare(
         raise ConfigError(f"compare: expected at least two policies, got {len(policies)}", key="policies")
     chosen = read_seeds(seeds, episodes)
     for policy in policies:
-        check_callable("policy", policy)
+        check_policy(policy, "compare")
     limit = None if timeout is None else limit_of(check_seconds("timeout", timeout))
     num_envs = min(check_whole("num_envs", num_envs, 1), len(chosen))
     no_videos = Videos(None, chosen, ".", False)

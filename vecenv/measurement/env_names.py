@@ -49,6 +49,8 @@ def find_env_fn(
     if not checks_results:
         for_registered.setdefault("disable_env_checker", True)
     if not colon:
+        if name not in gymnasium.registry and Path(f"{name}.py").is_file():
+            raise ConfigError(f"{name!r}: expected the env of this module, too, such as {name}:make")
         return registered_env(name, for_registered, atari=atari)
     found: Any = import_module(name, module_name)
     for part in path.split("."):

@@ -79,6 +79,8 @@ def exact_reward(shape: tuple[int, ...], reward: Any) -> Any:
             array = np.array(float(reward))
         except (TypeError, ValueError, RuntimeError):
             raise SpaceError(f"reward: {error}", path="reward") from error
+    if np.isnan(array).any() and None in np.asarray(reward, dtype=object).ravel().tolist():  # NumPy makes NaN of it
+        raise SpaceError("reward: expected a number, got None", path="reward", expected="a number", got="None")
     if array.size == 1 and shape == ():
         return float(array.reshape(()))
     if array.shape != shape:

@@ -194,7 +194,9 @@ class Executor:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
             name = f"env {self._rngs.first_env_id + self.command[0]}"
-            raise TypeError(f"step of {name} must return five values, got {type_name(result)}") from None
+            is_old = isinstance(result, tuple) and len(result) == 4
+            hint = "; for Gym's old calls, wrap it in vecenv.ding.GymToGymnasiumWrapper" if is_old else ""
+            raise TypeError(f"step of {name} must return five values, got {type_name(result)}{hint}") from None
         terminated, truncated = exact_flag("terminated", terminated), exact_flag("truncated", truncated)
         answer = Answer("step", obs, reward, terminated, truncated, info)
         return self._end_episode(answer) if terminated or truncated else answer
