@@ -4,7 +4,7 @@
 
 A ratio is the speed of vecenv divided by that of the framework's own class in the same round; the table contains the
 median and the quartiles of all rounds. Each class runs in a process of its own, as in `benchmarks.peers`. With
---markdown the output ends with the table of frameworks in README: its last cells contain the ratio to worker processes
+--markdown the output ends with the table of docs/first-program.md: its last cells contain the ratio to worker processes
 and, behind a slash, the ratio to a loop in one process.
 """
 
@@ -40,7 +40,7 @@ _TASKS = {
 
 
 class Client(NamedTuple):
-    """A framework, and its line of the table in README.
+    """A framework, and its line of the table in docs/first-program.md.
 
     Attributes:
         framework: as shown in tables.
@@ -69,7 +69,7 @@ class Client(NamedTuple):
     @property
     def cells(self) -> list[str]:
         """The first four cells of its line."""
-        name = f"[{self.framework}](docs/{self.page})" if self.page else self.framework
+        name = f"[{self.framework}]({self.page})" if self.page else self.framework
         return [name, f"`{self.before}`", f"`{self.after}`", self.equal]
 
 
@@ -237,7 +237,7 @@ _COLUMNS = (
 
 
 def main() -> None:
-    """Measure each framework; print a table per task, and with --markdown the table of README."""
+    """Measure each framework; print a table per task, and with --markdown that of docs/first-program.md."""
     options = _parse()
     if options.json:
         check_file("--json", options.json)
@@ -302,7 +302,7 @@ def _measure(
 
 
 def _markdown(found: Sequence[Comparison], about: dict[str, Any], versions: Sequence[str]) -> list[str]:
-    """Return the table of README, and a line about the machine."""
+    """Return the table of docs/first-program.md, and a line about the machine."""
     tasks = list(dict.fromkeys(row.task for row in found))
     header = ["framework", "the line before", "the line after", "equal for the same seeds", *tasks]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
@@ -333,7 +333,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--framework", action="append", metavar="PART", help="only frameworks whose name contains PART")
     parser.add_argument("--row", action="append", choices=_TASKS, help="measure this task only; may be repeated")
-    parser.add_argument("--markdown", action="store_true", help="print the table of README, too")
+    parser.add_argument("--markdown", action="store_true", help="print the table of docs/first-program.md, too")
     return parse_measuring(parser)
 
 

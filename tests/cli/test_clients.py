@@ -48,9 +48,9 @@ def test_missing_framework_is_named_with_its_command() -> None:
         assert done.stdout.count(f"{module} is not installed, its rows are left out: pip install ") == 1
 
 
-def test_every_framework_has_its_peers_and_a_line_in_readme() -> None:
+def test_every_framework_has_its_peers_and_a_line_in_its_table() -> None:
     names = {peer.name for peer in PEERS}
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "first-program.md").read_text(encoding="utf-8")
     for client in clients.CLIENTS:
         assert {client.ours, *client.theirs} <= {*names, ""}
-        assert f"\n| {' | '.join(client.cells)} | " in readme
+        assert f"\n| {' | '.join(client.cells)} | " in page
