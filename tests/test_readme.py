@@ -98,7 +98,7 @@ def test_example_exists():
     assert len(EXAMPLES_OF_PAGES) >= 1
 
 
-@pytest.mark.parametrize("name", ["README.md", *(f"docs/{name}" for name in PAGES)])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *(f"docs/{name}" for name in PAGES)])
 def test_files_named_in_page_exist(name: str):
     page = (ROOT / name).read_text(encoding="utf-8")
     named = re.findall(r"`((?:vecenv|native|tests|benchmarks|docs)/[\w./]*)`", page)
@@ -106,7 +106,7 @@ def test_files_named_in_page_exist(name: str):
     assert [path for path in [*(ROOT / path for path in named), *linked] if not path.exists()] == []
 
 
-@pytest.mark.parametrize("name", ["README.md", *(f"docs/{name}" for name in PAGES)])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *(f"docs/{name}" for name in PAGES)])
 def test_sections_of_linked_files_exist(name: str):
     links = re.findall(r"\]\((?!http)([\w./-]*)#([\w-]+)\)", (ROOT / name).read_text(encoding="utf-8"))
     pages = [(ROOT / name).parent / path if path else ROOT / name for path, _ in links]
@@ -117,6 +117,11 @@ def _anchors(page: str) -> list[str]:
     """Return the names by which links find the headings of a page."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     return [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles]
+
+
+def test_readme_is_short():
+    """A visitor reads it in two minutes; the pages have the rest."""
+    assert len(README.splitlines()) <= 150
 
 
 def test_readme_links_every_page():
