@@ -101,7 +101,7 @@ def test_example_exists():
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *(f"docs/{name}" for name in PAGES)])
 def test_files_named_in_page_exist(name: str):
     page = (ROOT / name).read_text(encoding="utf-8")
-    named = re.findall(r"`((?:vecenv|native|tests|benchmarks|docs)/[\w./]*)`", page)
+    named = re.findall(r"`((?:vecenv|native|tests|benchmarks|docs)/[\w./-]*)`", page)
     linked = [(ROOT / name).parent / link for link in re.findall(r"\]\((?!http)([\w./-]+)", page)]
     assert [path for path in [*(ROOT / path for path in named), *linked] if not path.exists()] == []
 
