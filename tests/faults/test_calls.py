@@ -6,13 +6,14 @@ import functools
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.faults.traces import kill, play, recovering_pool, stopped, wait_until
-from vecenv import VectorEnv
+from vecenv import Timeouts, VectorEnv, WorkerDiedError, WorkerTimeoutError
 from vecenv.core.host.host import Host
 from vecenv.envs import toys
 from vecenv.errors import EnvError
@@ -278,3 +279,17 @@ def test_abandoned_call_does_not_delay_the_successor(pure: bool, implementation:
         pool.recv(timeout=60).raise_errors()
         assert pool.call(Tunable.poke) == [1, 1, 1, 1]
         assert pool.statistics()["restarts"] == 1
+
+
+def _hang(env: Any) -> None:
+    time.sleep(60)
+
+
+def test_worker_that_the_pool_has_killed_is_not_said_to_be_a_victim_of_the_system() -> None:
+    """The call hung twice, and later errors named the memory killer of the system."""
+    with VectorEnv([toys.ToyEnv] * 2, num_workers=2, timeouts=Timeouts(call=0.2)) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(WorkerTimeoutError):
+            envs.pool.call(_hang)
+        with pytest.raises(WorkerDiedError, match="killed by its pool"):
+            envs.step(np.zeros(2, np.int64))

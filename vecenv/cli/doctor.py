@@ -112,11 +112,11 @@ def _of_machine() -> Iterator[_Finding]:
     )
     descriptors = room_for_descriptors()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    cost = f"pools have fewer workers; raise it by ulimit -n {hard}"
+    cost = f"a pool with more workers is refused; raise it by ulimit -n {hard}"
     yield _Finding(descriptors >= cores, f"descriptors for {descriptors} workers (ulimit -n {soft})", cost)
     processes = processes_left()
     count = "no limit of processes" if math.isinf(processes) else f"{processes:,.0f} processes left"
-    yield _Finding(processes > 4 * cores, count, "pools have fewer workers; raise ulimit -u, or pids.max of the cgroup")
+    yield _Finding(processes > 4 * cores, count, "pools are refused; raise ulimit -u, or pids.max of the cgroup")
 
 
 def _of_system() -> Iterator[_Finding]:

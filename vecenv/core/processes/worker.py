@@ -93,6 +93,7 @@ class Worker:
         exit_report: its last message, once that has arrived.
         start_failure: why this replacement could not be started, in which case `is_dead` is set; '' if it started.
         stray_word: the value in its shared memory for which it was ended here; '' if there was none.
+        was_killed: whether `kill` has ended it, and not something else before.
         boot: the description of its envs.
         log_frames: log records that have arrived and were not passed on.
         started: start time, as `started_at` returns it; '' if it had ended before it could be read.
@@ -116,6 +117,7 @@ class Worker:
     exit_report: ExitReport | None = None
     start_failure: str = ""
     stray_word: str = ""
+    was_killed: bool = False
     boot: Boot | None = field(default=None, repr=False)
     log_frames: list[bytes] = field(default_factory=list, repr=False)
     _frames: deque[bytes] = field(default_factory=deque, init=False, repr=False)
@@ -275,7 +277,7 @@ class Worker:
         # `is_alive` reaps. `join` waits on a pipe that processes forked by a forked worker keep open.
         if self.process.is_alive():
             self.process.join(deadline.seconds_left())
-        if self.process.is_alive() and not self._was_reaped_elsewhere():
+        if self.process.is_alive() and not self._has_ended():
             return False
         self._mark_dead()
         return True
@@ -289,8 +291,8 @@ class Worker:
             finally:  # after the release, because finding the processes needs a free descriptor
                 self._kill_tree()  # otherwise the processes that its envs started would outlive it
 
-    def _was_reaped_elsewhere(self) -> bool:
-        """Return whether the process has ended although it seems to run, because other code has waited for it."""
+    def _has_ended(self) -> bool:
+        """Return whether the process has ended, even if it seems to run because other code has waited for it."""
         return not self.pidfd.closed and bool(any_ready([self.pidfd], 0.0))
 
     def note_failure(self, why: str) -> None:
@@ -314,6 +316,7 @@ class Worker:
         """
         if self.is_dead:
             return
+        self.was_killed = not self._has_ended()
         self._kill_tree()
         self._send_kill()
         if not self.reap(deadline or Deadline(_END_SECONDS)):
@@ -395,7 +398,7 @@ def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | 
     if op == "idling":
         what = "idling"
     stack = f"\n{worker.last_stack}" if worker.last_stack else ""
-    how = describe_exit(worker.exitcode)
+    how = "killed by its pool" if worker.was_killed else describe_exit(worker.exitcode)
     if worker.stray_word:
         how = f"it was ended, because an env has overwritten memory that it shares: {worker.stray_word}"
     message = f"{worker.name} died during {what}: {how}{stack}"
