@@ -39,6 +39,8 @@ BLOCKS = _blocks(README)
 KEPT = ShmBuffer(np.uint8, (1,))
 #: Modules that an example imports -> the library that is needed.
 LIBRARIES = {
+    "ale_py": "ale_py",
+    "mujoco": "mujoco",
     "stable_baselines3": "stable_baselines3",
     "torch": "torch",
     "prometheus": "prometheus_client",
