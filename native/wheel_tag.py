@@ -1,7 +1,7 @@
 """Build of a wheel: without a compiler, the wheel has the tag of pure Python, `py3-none-any`.
 
-The extension is optional, so a build goes on after its compiler has failed. The wheel that results runs on any system,
-and must not have the tag of the system on which it was built.
+The extension is optional, so a failed compiler does not end a build. The wheel then runs on any system, and must
+not have the tag of the system on which it was built.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`vecenv doctor`: lines about the machine, with the cost of what is missing, and a pool that runs."""
+"""`vecenv doctor` prints lines about the machine, with the cost of missing parts, and starts a pool."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`vecenv check`: play an env and print every rule it breaks; say whether its episodes survive a crash.
 
-The env lives in a worker, which is asked for a part of the check at a time. An env that ends its process or hangs so
-breaks one more rule, and the command goes on to its end.
+The env lives in a worker, which is asked for a part of the check at a time. An env that ends its process or hangs
+breaks a rule, and does not end the command.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Unloadable(Exception):
 
 
 class _News(NamedTuple):
-    """What a part of the check has found: lines to print, violations, and whether it was the last part."""
+    """The result of a part of the check: lines to print, violations, and whether it was the last part."""
 
     lines: list[str]
     violations: list[Violation]

@@ -1,4 +1,4 @@
-"""`vecenv doctor`: what this machine and this installation have for vecenv, and what each missing thing costs."""
+"""`vecenv doctor`: prints the parts that vecenv finds on a machine, and the cost of each missing part."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _INDENT = 8
 
 
 class _Finding(NamedTuple):
-    """One line: whether all is well, what was found, and what it costs if it is not."""
+    """A part of the machine or the installation, and the cost if it is missing or too small."""
 
     is_good: bool
     found: str
