@@ -80,7 +80,7 @@ def test_hang_without_a_limit_is_one_warning_and_one_log_entry(
     assert warning.category is RuntimeWarning and warning.filename == __file__
     assert re.fullmatch(
         rf"worker 1 \(env 1\): {moment} of env 1 \(command \d+\) has been running for 0\.[3-9] s and has no limit\. "
-        rf"Set {moment}_timeout, in seconds: a .* {effect}",
+        rf"Set timeouts=\{{'{moment}': \.\.\.\}}, in seconds: a .* {effect}",
         first,
     )
     assert any("in wait_for_a_server" in line for line in stack)

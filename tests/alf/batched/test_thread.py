@@ -133,7 +133,7 @@ def test_hanging_step_without_a_limit_is_reported_with_its_stack(monkeypatch, ca
             env.step(np.zeros(1, np.int64))
         opener.join()
     (text,) = [str(warning.message) for warning in seen]
-    assert "Set step_timeout, in seconds" in text and "self.gate.wait()" in text
+    assert "Set timeouts={'step': ...}, in seconds" in text and "self.gate.wait()" in text
     assert [record.message for record in caplog.records] == ["vecenv: " + text]
 
 

@@ -208,8 +208,8 @@ def test_operation_without_a_limit_is_reported_at_10_s_60_s_and_every_10_min(
     scene.run(0, 7, Op.CALL)
     assert scene.reports_within(9.9) == []
     text = (
-        "slot 0: call of env 0 (command 7) has been running for 10.0 s and has no limit. Set call_timeout, in seconds: "
-        "a worker that takes longer is then replaced\n  stack of slot 0"
+        "slot 0: call of env 0 (command 7) has been running for 10.0 s and has no limit. "
+        "Set timeouts={'call': ...}, in seconds: a worker that takes longer is then replaced\n  stack of slot 0"
     )
     assert scene.reports_within(0.2) == [text]
     assert [record.message for record in caplog.records] == ["vecenv: " + text], "the same in the log"

@@ -231,7 +231,7 @@ class Watchdog:
             stack = self._workers.stack_of(slot) if number < _MOST_STACKS else ""
             lines.append(
                 f"{self._workers.describe_worker(slot)}: {self._name_of(state)} (command {state.step_id}) {age} "
-                f"and has no limit. Set {op}_timeout, in seconds: {effect}{chr(10) if stack else ''}{stack}"
+                f"and has no limit. Set timeouts={{{op!r}: ...}}, in seconds: {effect}{chr(10) if stack else ''}{stack}"
             )
         report("\n".join(lines))
 
@@ -239,7 +239,7 @@ class Watchdog:
         op = Op(state.op).name.lower()
         error = WorkerTimeoutError(
             f"{self._workers.describe_worker(slot)} {verdict} {self._name_of(state)} (command {state.step_id}) "
-            f"within {limit} s; it is alive. Raise {op}_timeout if the env needs longer",
+            f"within {limit} s; it is alive. Raise timeouts={{{op!r}: ...}} if the env needs longer",
             timeout=limit,
         )
         worker_id = self._workers.worker_of(slot)
