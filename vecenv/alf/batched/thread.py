@@ -133,7 +133,8 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
                 stack = "".join(traceback.format_stack(frame)).rstrip()
                 report(
                     f"the environment's thread: {what} has been running for {schedule.counted_ns / 1e9:.1f} s and "
-                    f"has no limit. Set {what}_timeout, in seconds: a longer operation then raises TimeoutError\n"
+                    f"has no limit. Set timeouts={{{what!r}: ...}}, in seconds: "
+                    f"a longer operation then raises TimeoutError\n"
                     f"{stack}"
                 )
 
