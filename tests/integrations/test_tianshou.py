@@ -182,6 +182,65 @@ def test_objects_of_any_form_equal_those_of_dummy_vector_env(env_fn, backend):
     compare([env_fn] * 3, backend=backend, shared_memory=False)
 
 
+class SpacelessEnv(gymnasium.Env):
+    """Has no spaces; each reset takes the next item of a list."""
+
+    def __init__(self):
+        self.items = iter([[1, 2], [3], [4, 5, 6]] * 9)
+
+    def reset(self, *, seed=None, options=None):
+        self.left = list(next(self.items))
+        return np.array(self.left), {}
+
+    def step(self, action):
+        self.left.pop()
+        return np.array(self.left), 1.0, not self.left, False, {"action": action}
+
+
+class NamesSpaces(SpacelessEnv):
+    """Has the attributes that DummyVectorEnv reads."""
+
+    observation_space = action_space = None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_envs_without_spaces_equal_those_of_dummy_vector_env(backend, shared_memory):
+    """They were refused. The reset in which vecenv looks for spaces must not be seen."""
+    options = {"backend": backend, "shared_memory": shared_memory}
+    with (
+        contextlib.closing(DummyVectorEnv([NamesSpaces] * 3)) as theirs,
+        contextlib.closing(VecenvVectorEnv([SpacelessEnv] * 3, **options)) as ours,
+    ):
+        assert_same(ours.reset(), theirs.reset(), "reset")
+        for i in range(8):
+            actions = np.array(["left", {"right": i}, 7], object)
+            results = theirs.step(actions)
+            assert_same(ours.step(actions), results, f"step {i}")
+            ended = np.flatnonzero(results[2]).tolist()
+            if ended:
+                assert_same(ours.reset(ended), theirs.reset(ended), f"reset after step {i}")
+
+
+def test_envs_may_differ_in_the_bounds_of_observations():
+    compare([functools.partial(SpaceEnv, Box(0, high, (2,))) for high in (1, 2, 3)])
+
+
+def test_whole_numbers_that_are_floats_are_actions():
+    """Tianshou's AsyncCollector keeps discrete actions as float64."""
+    with contextlib.closing(VecenvVectorEnv([ToyEnv] * 2, backend="serial")) as envs:
+        envs.reset()
+        assert envs.step(np.array([1.0, 0.0]))[1].shape == (2,)
+        with pytest.raises(SpaceError, match="expected int64"):
+            envs.step(np.array([0.5, 0.0]))
+
+
+@pytest.mark.parametrize("kwargs", [{"wait_num": 1}, {"timeout": 9.0}])
+def test_envs_that_are_not_waited_for_have_workers_of_their_own(kwargs):
+    with contextlib.closing(VecenvVectorEnv([ToyEnv] * 3, **kwargs)) as envs:
+        assert len(set(envs.vector_env.worker_pids)) == 3
+
+
 def test_errors_of_forms_name_the_option_that_accepts_them():
     with contextlib.closing(VecenvVectorEnv([RaggedEnv], backend="serial")) as envs:
         with pytest.raises(SpaceError, match="obs: expected") as caught:

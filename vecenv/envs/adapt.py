@@ -104,15 +104,15 @@ def ensure_spaces(env: gymnasium.Env[Any, Any], *, needed: bool = True, remedy: 
     Raises:
         SpaceError: a space is still missing after the reset.
     """
-    if not _has_spaces(env):
+    if not has_spaces(env):
         env.reset()
-        if needed and not _has_spaces(env):
+        if needed and not has_spaces(env):
             raise SpaceError(
                 f"{original(env)!r}: observation_space or action_space missing, also after a reset{remedy}"
             )
 
 
-def _has_spaces(env: Any) -> bool:
+def has_spaces(env: Any) -> bool:
     return all(getattr(env, name, None) is not None for name in ("observation_space", "action_space"))
 
 

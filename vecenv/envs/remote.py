@@ -20,7 +20,7 @@ from gymnasium import Space, spaces
 
 from ..errors import ConfigError, StateError
 from ..values.own_attributes import get_own_attr
-from .adapt import adapt_and_build, find_attr, original
+from .adapt import adapt, adapt_and_build, find_attr, has_spaces, original
 from .base import BaseEnv
 from .spaces import ObjectSpace, map_space
 
@@ -274,15 +274,30 @@ class ObjectEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An env whose observation is the pair (observation, reward) of its env, two objects of any form.
 
     The reward of a step is 0.0, and the second object after a reset is None. Attributes are looked up from the env
-    inwards, so its own spaces are found.
+    inwards, so its own spaces are found. An env without spaces takes actions of any form.
 
     Args:
-        env_fn: builds the env, which may have the calls of old Gym.
+        env: the env, adapted.
     """
 
-    def __init__(self, env_fn: Callable[[], Any]) -> None:
-        super().__init__(adapt_and_build(env_fn()))
-        self.observation_space = spaces.Tuple((ObjectSpace(self.env.observation_space), ObjectSpace(None)))
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space = getattr(env, "observation_space", None)
+        self.observation_space = spaces.Tuple((ObjectSpace(space), ObjectSpace(None)))
+        if getattr(env, "action_space", None) is None:
+            self.action_space = ObjectSpace(None)
+
+    @classmethod
+    def build(cls, env_fn: Callable[[], Any], always: bool) -> Any:
+        """Build an env, which may have the calls of old Gym, as an `ObjectEnv`; not `always`: if it has no spaces.
+
+        An env that has no spaces after a reset is closed and built again, since the reset may have changed it.
+        """
+        env = adapt_and_build(env_fn(), needed=False)
+        if has_spaces(env):
+            return cls(env) if always else env
+        env.close()
+        return cls(adapt(env_fn()))
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = self.env.reset(**kwargs)
@@ -293,7 +308,12 @@ class ObjectEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return (obs, reward), 0.0, *others
 
     def get_wrapper_attr(self, name: str) -> Any:
-        return self.env.get_wrapper_attr(name)
+        try:
+            return self.env.get_wrapper_attr(name)
+        except AttributeError:
+            if name in ("observation_space", "action_space"):
+                return getattr(self, name)
+            raise
 
 
 # ---- envs whose spaces may differ in bounds -------------------------------------------------------
@@ -327,7 +347,7 @@ def _without_bounds(space: Space[Any]) -> Space[Any]:
         else:
             low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
         return _UnboundedBox(space, low, high)
-    return spaces.Text(1)
+    return ObjectSpace(None) if isinstance(space, ObjectSpace) else spaces.Text(1)
 
 
 class _UnboundedBox(spaces.Box):

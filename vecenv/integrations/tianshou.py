@@ -22,7 +22,9 @@ from ..core.layout.spec import Array, Leaf
 from ..core.parent.batch import Batch
 from ..core.pool.face import PoolFace
 from ..core.pool.pool import Pool
+from ..core.processes.worker import usable_cores
 from ..envs.remote import CallMethod, GetAttributeOrNone, ObjectEnv, SeedActionSpace, SetInnerAttribute
+from ..envs.spaces import ObjectSpace
 from ..errors import (
     ClosedError,
     ConfigError,
@@ -45,6 +47,9 @@ _BaseVectorEnv: Any = require("tianshou.env", "tianshou").BaseVectorEnv
 
 #: Options of `VectorEnv` that would have no effect, or give results that Tianshou does not read.
 _FIXED = ("autoreset_mode", "batch_size", "copy", "episode_statistics", "mark_autoreset")
+
+#: With `wait_num` or `timeout`, each env has a worker of its own, if these are at most so many per core.
+_MOST_PER_CORE = 4
 
 _NO_TUPLES = "Tianshou does not support observations that are tuples; use an array or a dict"
 
@@ -98,11 +103,13 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
             timeout: seconds after which `step` returns, with the envs that have finished, at least one. None
                 (default): no limit.
             shared_memory: False: observations and rewards may be of any form, such as the dicts and the lists of
-                rewards of Tianshou's `PettingZooEnv`. They are pickled, which takes longer.
+                rewards of Tianshou's `PettingZooEnv`. They are pickled, which takes longer. So are those of envs that
+                have no spaces, and their actions, with either value.
             **options: options of `vecenv.VectorEnv`, with the same defaults, such as `num_workers`, `timeouts` and
-                `failures`; except autoreset_mode, batch_size, copy, episode_statistics and mark_autoreset. With
-                `num_spare_envs`, resets of ended envs without arguments, such as those of a collector, take envs that
-                have been reset ahead.
+                `failures`. `observation_mode` is 'different'. With `wait_num` or `timeout`, `num_workers` is N, or one
+                per core if that is more than four per core. There are no autoreset_mode, batch_size, copy,
+                episode_statistics and mark_autoreset. With `num_spare_envs`, resets of ended envs without arguments,
+                such as those of a collector, take envs that have been reset ahead.
 
         Raises:
             ConfigError: an argument or an option is wrong (also a ValueError and an AssertionError).
@@ -115,18 +122,25 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
                 raise ConfigError(f"VecenvVectorEnv: {name!r} has no effect on Tianshou; leave it out", key=name)
         self.timeout = None if timeout is None else check_seconds("timeout", timeout)
         wait_num = read_count("wait_num", wait_num, len(env_fns))
-        self._has_objects = not check_flag("shared_memory", shared_memory)
         self._no_reward: Any = np.zeros(())  # shaped like the last reward that is an object
-        if self._has_objects:
-            env_fns = [functools.partial(ObjectEnv, env_fn) for env_fn in check_callables("env_fns", env_fns)]
+        always = not check_flag("shared_memory", shared_memory)
+        env_fns = [functools.partial(ObjectEnv.build, one, always) for one in check_callables("env_fns", env_fns)]
+        options = {"observation_mode": "different", **options}
+        is_few = len(env_fns) <= _MOST_PER_CORE * usable_cores()
+        if is_few and options.get("backend", "process") == "process" and (wait_num, timeout) != (None, None):
+            options.setdefault("num_workers", len(env_fns))  # their durations differ
         self.vector_env = VectorEnv(env_fns, autoreset_mode=AutoresetMode.DISABLED, **options)
         self._pool: Pool = self.vector_env.pool
         self.env_num = self._pool.num_envs
         self.wait_num = self.env_num if wait_num is None else wait_num
         self.is_async = self.wait_num != self.env_num or timeout is not None
         self._obs_space = self._pool.spaces.observation_space
+        parts = self._obs_space.spaces if isinstance(self._obs_space, spaces.Tuple) else ()
+        self._has_objects = len(parts) == 2 and all(isinstance(part, ObjectSpace) for part in parts)
         self._has_array_obs = isinstance(self._pool.obs_spec.root, Leaf)
-        self._has_array_actions = isinstance(self._pool.action_spec.root, Leaf)
+        root = self._pool.action_spec.root
+        self._has_array_actions = isinstance(root, Leaf)
+        self._has_int_actions = isinstance(root, Leaf) and root.dtype.kind in "iu"
         if isinstance(self._obs_space, spaces.Tuple) and not self._has_objects:
             self.vector_env.close()
             raise WrongTypeError(f"{_NO_TUPLES}, not {self._obs_space}")
@@ -181,10 +195,17 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
             if stepping:
                 raise StateError(f"step: envs {sorted(stepping)} are stepping; step(None) waits for the first of them")
         if self._has_array_actions:
-            pool.send(np.asarray(action), ids, ordered=ordered)
+            pool.send(self._as_ints(np.asarray(action)), ids, ordered=ordered)
         else:
             rows = [action[row] for row in range(count)]
             pool.send_objects(rows, range(count) if ids is None else ids, ordered=ordered)
+
+    def _as_ints(self, actions: Array) -> Array:
+        """Return whole numbers that are floats as integers, if the space has integers."""
+        if self._has_int_actions and actions.dtype.kind == "f":
+            whole = actions.astype(np.int64)
+            return whole if np.array_equal(whole, actions) else actions
+        return actions
 
     def _recv_first(self) -> Batch:
         """Return the rows of the first envs that finish."""

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_differing_spaces
+from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from ..core.layout.differences import first_difference
 from ..core.layout.info_cells import Infos
@@ -216,7 +216,7 @@ def combine_spaces(mode: Any, found: list[Space[Any]]) -> tuple[Space[Any], Spac
     """
     single = mode[1] if isinstance(mode, tuple) else found[0]
     for env_id, space in enumerate(found):
-        if not is_space_dtype_shape_equiv(space, single):
+        if space != single and not is_space_dtype_shape_equiv(space, single):
             owner = "observation_mode" if isinstance(mode, tuple) else "env 0"
             path, text = first_difference(space, single, "observation_space", owner, has_bounds=False) or (
                 "observation_space",
@@ -225,4 +225,6 @@ def combine_spaces(mode: Any, found: list[Space[Any]]) -> tuple[Space[Any], Spac
             raise DifferentSpacesError(f"env {env_id}: {text}", path=path)
     if isinstance(mode, tuple):
         return mode
+    if all(space == single for space in found):  # also spaces that Gymnasium cannot combine
+        return batch_space(single, len(found)), single
     return batch_differing_spaces(found), single
