@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import html
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
@@ -78,3 +80,27 @@ def test_repr_of_a_gym_vector_manager_is_that_of_its_vector_env():
 def test_repr_works_where_the_constructor_failed():
     assert repr(vecenv.VectorEnv.__new__(vecenv.VectorEnv)) == "VectorEnv(not built)"
     assert repr(vecenv.ding.BaseEnvManager.__new__(vecenv.ding.BaseEnvManager)) == "BaseEnvManager(not built)"
+
+
+def test_results_are_shown_as_text_in_a_notebook() -> None:
+    """A report as the last value of a cell was one long line of fields."""
+    with vecenv.make_vec("CartPole-v1", num_envs=2, backend="serial") as envs:
+        envs.reset(seed=0)
+        results = [envs.report(), envs.statistics()]
+    results += [
+        vecenv.evaluate("CartPole-v1", lambda obs, _: np.zeros(len(obs), np.int64), seeds=[1], backend="serial")
+    ]
+    for result in results:
+        printer = PrettyPrinter()
+        result._repr_pretty_(printer, False)
+        assert printer.shown == str(result)
+        assert result._repr_html_() == f"<pre>{html.escape(str(result))}</pre>"
+
+
+class PrettyPrinter:
+    """Has the method of IPython's printers that shows a text."""
+
+    shown = ""
+
+    def text(self, text: str) -> None:
+        self.shown += text

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .values.shown_text import ShownText
+
 __all__ = ["Report", "Verdict"]
 
 #: A gain is known if the measured one is within this factor of the middle of its bounds.
@@ -53,7 +55,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(ShownText):
     """The verdicts about a pool, those with the largest gain first; `print` shows one per line.
 
     It can be iterated, and `len` is the number of verdicts.

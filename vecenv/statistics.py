@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .values.shown_text import ShownText
+
 __all__ = ["CallerTimes", "Durations", "EnvTimes", "ShardInfo", "Statistics", "WorkerTimes"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -172,7 +174,7 @@ class CallerTimes:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Statistics(Mapping[str, Any]):
+class Statistics(ShownText, Mapping[str, Any]):
     """The counts of a pool since its start, the times of its envs and the load of its workers.
 
     It is a read-only mapping of its counts, so `statistics["restarts"]` is `statistics.restarts`. `print` shows a

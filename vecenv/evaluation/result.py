@@ -16,6 +16,7 @@ import numpy as np
 
 from ..core.layout.spec import Array
 from ..values.nested import map_structure
+from ..values.shown_text import ShownText
 
 __all__ = ["Comparison", "EpisodeResult", "Evaluation"]
 
@@ -55,7 +56,7 @@ class EpisodeResult:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation:
+class Evaluation(ShownText):
     """The episodes of one policy, in the order of the seeds; `print` shows a table.
 
     For reproducible results see `evaluate`; `seconds` and episodes cut by a timeout differ from run to run. All arrays
@@ -215,7 +216,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class Comparison(ShownText):
     """Paired differences between policies: each seed gives all policies the same episode. `print` shows a table.
 
     Since both returns of a difference begin from the same state, the difference of two policies is known more exactly

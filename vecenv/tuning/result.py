@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vecenv.measurement.report import TableColumn, number_text, rate_text, table_lines
+from vecenv.values.shown_text import ShownText
 
 __all__ = ["TuneCandidate", "TuneResult"]
 
@@ -62,7 +63,7 @@ class TuneCandidate:
 
 
 @dataclass(frozen=True)
-class TuneResult:
+class TuneResult(ShownText):
     """The fastest way to step an env, and everything that was measured; `print` shows it as text.
 
     Attributes:
