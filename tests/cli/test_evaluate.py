@@ -218,7 +218,7 @@ def test_signal_shows_the_episodes_that_had_ended(tmp_path, name, code):
         (ENV, ["--policy", ACT], "--seeds or --episodes"),
         (ENV, ["--policy", ACT, "--seeds", "1", "--episodes", "1"], "--seeds or --episodes"),
         (ENV, ["--seeds", "1"], "--policy"),
-        (ENV, ["--policy", "act", "--seeds", "1"], "expected module:function"),
+        (ENV, ["--policy", "act", "--seeds", "1"], "module:function"),
         (ENV, ["--policy", f"{NAME}:akt", "--seeds", "1"], "did you mean act?"),
         (ENV, ["--policy", f"{NAME[:-1]}:act", "--seeds", "1"], f"did you mean {NAME}?"),
         (ENV, ["--policy", f"{NAME}:not_callable", "--seeds", "1"], "got int"),

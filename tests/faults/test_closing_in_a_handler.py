@@ -27,6 +27,7 @@ from vecenv.core.pool.serial import SerialPool
 from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, StateError
+from vecenv.vector.results import Results
 
 BOSS = os.getpid()
 
@@ -242,6 +243,23 @@ def test_handler_closes_a_vector_env_at_any_moment(backend: str) -> None:
                     envs.recv()
             timer.join()
         assert called and envs.pool.closed
+
+
+def test_handler_that_closes_while_rows_are_delivered_makes_recv_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An assertion failed: the env ids of the rows were gone."""
+    with VectorEnv([toys.CountEnv] * 2, backend="serial") as envs:
+        envs.reset(seed=0)
+        envs.send(np.zeros(2, np.int64))
+        deliver = Results.deliver_marked
+
+        def deliver_and_close(results: Results, batch: Any) -> Any:
+            step = deliver(results, batch)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return step
+
+        monkeypatch.setattr(Results, "deliver_marked", deliver_and_close)
+        with on_sigterm(envs.close), pytest.raises(ClosedError, match="closed the vector env during this call"):
+            envs.recv()
 
 
 @pytest.mark.extended

@@ -16,7 +16,7 @@ from ..core.layout.rows import RowRange
 from ..core.layout.spec import Array, Leaf
 from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool
-from ..errors import StateError
+from ..errors import ClosedError, StateError
 from .infos import InfoReader, add_statistics, spread_infos
 from .nested import merge, own, row_of, view
 
@@ -31,6 +31,7 @@ _EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 _COLUMNS = ("reward", "terminated", "truncated", "env_id")
 #: Largest number of row ranges whose views are cached; a ring has fewer blocks.
 _MAX_VIEWS = 64
+_CLOSED = "a signal handler has closed the vector env during this call"
 
 
 class Results:
@@ -155,8 +156,10 @@ class Results:
             self._raise_env_errors(batch, None, deliver)
         result = self.deliver_marked(batch) if marks_autoreset else self.deliver(batch)
         self._last = None  # the rows of this batch are not those of all envs in order
-        assert self._last_ids is not None, "no batch was delivered"
-        result[4]["env_id"] = self._last_ids.copy() if self._copy else self._last_ids
+        ids = self._last_ids
+        if ids is None:
+            raise ClosedError(_CLOSED)
+        result[4]["env_id"] = ids.copy() if self._copy else ids
         return result
 
     def forget_last(self, has_ended: Array, returns: Array | float) -> None:
@@ -207,8 +210,10 @@ class Results:
 
     def copy_last_obs(self) -> Any:
         """Return a copy of the last observations of all envs. Requires `has_last_obs()`."""
-        assert self._last is not None, "has_last_obs() was not asked"
-        return own(self._root, self._last.obs)
+        last = self._last
+        if last is None:
+            raise ClosedError(_CLOSED)
+        return own(self._root, last.obs)
 
     def _copy_known_obs(self, batch: Batch) -> _Merged:
         """Return a copy of the last observations, for `_raise_env_errors` to update from a batch of all envs."""
