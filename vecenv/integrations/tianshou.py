@@ -48,7 +48,7 @@ _BaseVectorEnv: Any = require("tianshou.env", "tianshou").BaseVectorEnv
 #: Options of `VectorEnv` that would have no effect, or give results that Tianshou does not read.
 _FIXED = ("autoreset_mode", "batch_size", "copy", "episode_statistics", "mark_autoreset")
 
-#: With `wait_num` or `timeout`, each env has a worker of its own, if these are at most so many per core.
+#: Largest number of envs per core that have a worker each, with `wait_num` or `timeout`.
 _MOST_PER_CORE = 4
 
 _NO_TUPLES = "Tianshou does not support observations that are tuples; use an array or a dict"
