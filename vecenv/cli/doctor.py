@@ -107,9 +107,8 @@ def _of_machine() -> Iterator[_Finding]:
         cost = "pools with large observations do not fit; a container needs a larger --shm-size"
         yield _Finding(free > _FEW_BYTES, f"{free / _MIB:,.0f} MiB left in {_SHM}", cost)
     is_writable = os.access(_SHM, os.W_OK)
-    yield _Finding(
-        is_writable, f"{_SHM} can be written", "no pool with workers can be made; mount it, or use backend='serial'"
-    )
+    cost = "no pool with workers can be made; mount it, or use backend='serial'"
+    yield _Finding(is_writable, f"{_SHM} {'can' if is_writable else 'cannot'} be written", cost)
     descriptors = room_for_descriptors()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     cost = f"a pool with more workers is refused; raise it by ulimit -n {hard}"

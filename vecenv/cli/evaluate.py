@@ -18,7 +18,7 @@ from vecenv.cli.display import draw_without_display
 from vecenv.cli.exit_codes import wrap_foreign_errors
 from vecenv.cli.options import check_workers
 from vecenv.cli.result_file import JsonOutput
-from vecenv.envs.adapt import adapt, ensure_spaces
+from vecenv.envs.adapt import adapt_and_build
 from vecenv.errors import ConfigError
 from vecenv.evaluation import Evaluation, evaluate
 from vecenv.evaluation.seeds import MOST_SEED, read_seeds
@@ -117,8 +117,7 @@ class _RandomPolicy:
     """Draws actions from the action space of an env, by the generator of each episode."""
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
-        with contextlib.closing(adapt(env_fn())) as env:
-            ensure_spaces(env)
+        with contextlib.closing(adapt_and_build(env_fn())) as env:
             self._space = copy.deepcopy(env.action_space)
 
     def __call__(self, obs: Any, env_id: Any, generators: Sequence[np.random.Generator]) -> Any:

@@ -113,6 +113,7 @@ def ensure_spaces(env: gymnasium.Env[Any, Any], *, needed: bool = True, remedy: 
 
 
 def has_spaces(env: Any) -> bool:
+    """Return whether an env has both spaces now; `ensure_spaces` gives it those of its first reset."""
     return all(getattr(env, name, None) is not None for name in ("observation_space", "action_space"))
 
 
