@@ -93,7 +93,7 @@ class ConstructorWatch:
         if _waits_for_a_child(worker):
             del self._times[worker.pid]
             return False
-        return True
+        return state_of(worker.pid) == "S"  # else it runs again, for example since a process that it started has ended
 
 
 def _waits_for_a_child(worker: Worker) -> bool:
