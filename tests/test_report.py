@@ -96,7 +96,7 @@ with VectorEnv([NullEnv], num_workers=1) as envs:
 
 def test_cheap_envs():
     """On one core, each step needs two switches between processes; with idle cores a hand-over is almost free."""
-    name, number, gain, setting = run_on_one_core(CHEAP_ENVS)[0].split("|")
+    name, number, gain, setting = run_on_one_core(CHEAP_ENVS, "cheap envs")[0].split("|")
     assert name == "cheap envs" and float(number) < 200e-6 and float(gain) > 1.2 and "backend='serial'" in setting
 
 
@@ -199,7 +199,7 @@ with VectorEnv([lambda: BusyEnv(5000)] * 2, num_workers=2) as envs:
 def test_too_few_cores():
     if usable_cores() < 2:
         pytest.skip("there is one core")
-    lines = run_on_one_core(FEW_CORES)
+    lines = run_on_one_core(FEW_CORES, "too few cores")
     assert any(line.startswith("too few cores: 2 workers share 1 core") for line in lines), lines
     assert any("the CPU affinity" in line for line in lines), lines
 
@@ -277,7 +277,7 @@ manager.close()
 
 @pytest.mark.extended
 def test_report_of_a_manager_names_its_own_settings():
-    assert "BaseEnvManager" in run_on_one_core(CHEAP_ENVS_OF_A_MANAGER)[0]
+    assert "BaseEnvManager" in run_on_one_core(CHEAP_ENVS_OF_A_MANAGER, "cheap envs")[0]
 
 
 @pytest.mark.extended
@@ -306,4 +306,4 @@ with SB3VecEnv([NullEnv], num_workers=1) as envs:
 @pytest.mark.extended
 def test_report_of_sb3_names_its_own_settings():
     pytest.importorskip("vecenv.integrations.sb3", exc_type=ImportError)
-    assert "backend='serial'" in run_on_one_core(CHEAP_ENVS_OF_SB3)[0]
+    assert "backend='serial'" in run_on_one_core(CHEAP_ENVS_OF_SB3, "cheap envs")[0]

@@ -142,7 +142,8 @@ ONE_MODE = ["bench", NULL, "--only", "sync", "--rounds", "1", "--envs", "4"]
 
 @pytest.mark.extended
 def test_one_mode_prints_its_times_and_verdicts():
-    lines = run_on_one_core(f"from vecenv.cli import main\nassert main({[*ONE_MODE, '--seconds', '1']}) == 0")
+    program = f"from vecenv.cli import main\nassert main({[*ONE_MODE, '--seconds', '1']}) == 0"
+    lines = run_on_one_core(program, "cheap envs: ")
     assert any(line.startswith("all steps") for line in lines) and any(line.startswith("caller ") for line in lines)
     assert any(line.startswith("cheap envs: ") and "backend='serial'" in line for line in lines)
     assert "vecenv sync with num_workers=1" in lines[-1]
