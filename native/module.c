@@ -201,6 +201,10 @@ module_exec(PyObject *module)
 
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, (void *)module_exec},
+#ifdef Py_mod_gil
+    /* Objects of a hub or a slot have no locks of their own: the GIL protects them. */
+    {Py_mod_gil, Py_MOD_GIL_USED},
+#endif
     {0, NULL},
 };
 
