@@ -69,7 +69,7 @@ _NOT_CALLERS = frozenset({__name__.partition(".")[0], "gymnasium", "stable_basel
 EXTRAS = {
     "atari": ("ale-py>=0.10", "opencv-python-headless>=4.8"),
     "board": ("pygame-ce>=2.4", "pettingzoo>=1.25", "chess>=1.10"),
-    "cli": ("rich>=13", "matplotlib>=3.7"),
+    "cli": ("rich>=13", "matplotlib>=3.7", "shtab>=1.6"),
     "ding": ("DI-engine>=0.5",),
     "dm": ("dm-env>=1.6",),
     "gym": ("gym>=0.23",),

@@ -9,46 +9,23 @@ the output was closed, 129 and 143 ended by SIGHUP and SIGTERM.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
 from vecenv import __version__
 from vecenv.cli.arguments import COMMANDS
-from vecenv.cli.exit_codes import USAGE_ERROR, one_line, run_command
+from vecenv.cli.exit_codes import run_command
+from vecenv.cli.parser import build_parser
 from vecenv.values.checks import nearest
 
 __all__ = ["main"]
 
 #: Earlier names of commands, which work until the next release -> the words that replace them.
 _MOVED = {"profile": ("bench", "--only", "sync", "--rounds", "1", "--seconds", "5")}
-
-
-class _Parser(argparse.ArgumentParser):
-    """Prints an error in one line, without the usage text of argparse; `option_strings` has every option."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.option_strings: list[str] = []
-        super().__init__(*args, **kwargs)
-
-    def add_argument(self, *args: Any, **kwargs: Any) -> argparse.Action:
-        action = super().add_argument(*args, **kwargs)
-        self.option_strings.extend(action.option_strings)
-        return action
-
-    def report_unknown(self, words: Sequence[str]) -> NoReturn:
-        """End the program with an error about words that no argument takes, with a guess for misspelt options."""
-        guesses = {word: nearest(word.partition("=")[0], self.option_strings) for word in words if word[:1] == "-"}
-        found = ", ".join(guess for guess in guesses.values() if guess)
-        self.error(f"unrecognized arguments: {' '.join(words)}" + (f"; did you mean {found}?" if found else ""))
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_ERROR, f"{self.prog}: {one_line(message)}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> int:
-    parser, commands = _build_parser()
+    parser, commands = build_parser()
     command = words[0] if words and not words[0].startswith("-") else None
     if command in _MOVED:
         words[:1] = _MOVED[command]
@@ -93,13 +70,3 @@ def _version() -> str:
 
     work = {"native": "native: steps in C", "python": "Python: steps without C, which is slower"}
     return f"vecenv {__version__} ({work[implementation()]})"
-
-
-def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
-    parser = _Parser(prog="vecenv", description="Step many reinforcement-learning environments in parallel.")
-    parser.add_argument("--version", action="store_true", help="print the version, and whether steps are done in C")
-    subparsers = parser.add_subparsers(dest="command", metavar="command")
-    for name, command in COMMANDS.items():
-        child = subparsers.add_parser(name, allow_abbrev=False, help=command.help, description=command.description)
-        command.add_arguments(child.add_argument)
-    return parser, dict(subparsers.choices)

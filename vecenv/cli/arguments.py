@@ -103,6 +103,10 @@ def _add_check(add: AddArgument) -> None:
     add("--determinism", action="store_true", help="also say whether episodes can be recovered after a crash")
 
 
+def _add_completion(add: AddArgument) -> None:
+    add("shell", choices=("bash", "zsh", "tcsh"), help="the shell that reads the script")
+
+
 def _add_evaluate(add: AddArgument) -> None:
     _add(add, "env")
     about = "random, or a function or an object with `predict`; a class is instantiated without arguments"
@@ -173,6 +177,11 @@ COMMANDS = {
         "every rule an env breaks: spaces, dtypes, bounds, aliasing, seeds, pickling, endless episodes",
         "Play a few episodes of an env with random actions and print every rule that it breaks. "
         "Exit code 1 if there is one.",
+    ),
+    "completion": Subcommand(
+        _add_completion,
+        "script with which a shell completes commands and options",
+        'Print a script for a shell. For bash: eval "$(vecenv completion bash)" in ~/.bashrc.',
     ),
     "doctor": Subcommand(
         lambda add: None,
