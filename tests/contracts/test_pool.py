@@ -785,9 +785,9 @@ def test_actions_are_converted_once_warned(open_pool: OpenPool) -> None:
 @pytest.mark.parametrize(
     ("actions", "text"),
     [
-        (np.zeros(3, np.int64), r"action: expected int64 \(2,\), got int64 \(3,\)"),
-        (np.zeros(2, np.float64), r"action: expected int64 \(2,\), got float64 \(2,\)"),
-        (np.zeros((2, 1), np.int64), r"got int64 \(2, 1\)"),
+        (np.zeros(3, np.int64), r"action: expected int64 \(2,\), got int64 \(3,\); write one row per env, 2 in all$"),
+        (np.zeros(2, np.float64), r"got float64 \(2,\); convert it with .astype\(np.int64\)$"),
+        (np.zeros((2, 1), np.int64), r"got int64 \(2, 1\); remove the last axis with \[..., 0\]$"),
         ("ab", "action"),
         (None, "action"),
     ],

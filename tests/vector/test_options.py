@@ -148,6 +148,21 @@ def test_hint_for_an_unknown_keyword_is_written_as_now(make: str, name: str, hin
     assert isinstance(caught.value, ConfigError)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("n_envs", "write [env_fn] * num_envs"),
+        ("num_envs", "write [env_fn] * num_envs"),
+        ("start_method", "did you mean 'context'?"),
+        ("seed", "write reset(seed=...)"),
+    ],
+)
+def test_options_of_other_libraries_get_a_hint(name: str, hint: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        options_of("VectorEnv", **{name: 3})
+    assert str(caught.value) == f"VectorEnv: there is no option {name!r}; {hint}"
+
+
 def test_hint_of_functions_that_pass_options_on_is_written_as_now() -> None:
     with pytest.raises(ConfigError, match=r"has no option 'worker_inits'; did you mean engine=\{'worker_init"):
         evaluate("CartPole-v1", lambda obs, env_id: env_id, episodes=1, worker_inits=3)

@@ -252,7 +252,8 @@ def _check_options(options: dict[str, Any]) -> None:
     """Raise ConfigError for an unknown option, also if the environment will have no workers."""
     own = inspect.signature(ParallelAlfEnvironment).parameters
     given = {name: value for name, value in options.items() if name not in own}
-    pool_options(given, options.get("timeouts"), options.get("failures"), autoreset=Autoreset.NEXT_STEP)
+    others = {*own, *inspect.signature(create_environment).parameters}
+    pool_options(given, options.get("timeouts"), options.get("failures"), others, autoreset=Autoreset.NEXT_STEP)
 
 
 def _check(size: int, per_env: int, num_spares: int, nonparallel: bool) -> None:

@@ -107,8 +107,15 @@ def describe_wrong_env_fn(value: Any, make: str = MAKE, *, is_one: bool = False)
 
 
 def nearest(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name that is most similar to a name, for errors; None if all are less similar than `cutoff`."""
-    found = difflib.get_close_matches(str(name), sorted(known), 1, cutoff)
+    """Return the known name that a name begins, or that is most similar to it, for errors.
+
+    None is returned if the names are less similar than `cutoff`, from 0 to 1.
+    """
+    names = sorted(known)
+    longer = [one for one in names if one.startswith(f"{name}_")]
+    if len(longer) == 1:
+        return longer[0]
+    found = difflib.get_close_matches(str(name), names, 1, cutoff)
     return found[0] if found else None
 
 

@@ -158,7 +158,10 @@ def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
     elif isinstance(id, EnvSpec):
         found = id
     else:
-        raise gymnasium.error.Error(f"id: expected a name or an EnvSpec, got {type(id).__name__}")
+        raise gymnasium.error.Error(
+            f"id: expected a name or an EnvSpec, got {type(id).__name__}; "
+            "for a function, write VectorEnv([env_fn] * num_envs)"
+        )
     spec = copy.deepcopy(found)
     env_kwargs, spec.kwargs = spec.kwargs, {}
     if env_kwargs.get("vectorization_mode") == "vector_entry_point":  # Gymnasium's default

@@ -30,6 +30,12 @@ MOVED = {
     **{field.name: ("engine", field.name) for field in dataclasses.fields(EngineOptions)},
     "ray": ("backend", "ray"),
 }
+#: Option of another library -> the option of vecenv for the same.
+_OTHER_NAMES = {"n_envs": "num_envs", "start_method": "context", "num_threads": "num_workers", "wait_num": "batch_size"}
+#: Argument that is no option where it is given -> the code to write instead.
+_NO_OPTIONS = {"num_envs": "write [env_fn] * num_envs", "seed": "write reset(seed=...)"}
+#: Least similarity of two names that mean the same, such as `seed` and `seeds`.
+_SAME = 0.85
 #: Value of `checks` -> the options of a pool that it switches on.
 _CHECKS: dict[str | None, dict[str, bool]] = {
     None: {},
@@ -59,7 +65,11 @@ def find_names(vector_env_class: type) -> frozenset[str]:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error for an unknown option: the known one that is most similar, as it is written now."""
+    """Return the end of an error for an unknown option: the known one that was meant probably, as it is written now."""
+    known = frozenset(known)
+    name = _OTHER_NAMES.get(name, name)
+    if name in _NO_OPTIONS and nearest(name, known, _SAME) is None:
+        return f"; {_NO_OPTIONS[name]}"
     near = nearest(name, known)
     return "" if near is None else f"; did you mean {_write(near) if near in MOVED else repr(near)}?"
 

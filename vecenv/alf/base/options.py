@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vecenv.core.options import RECOVERING, Limits, PoolOptions, resolve
@@ -13,11 +13,13 @@ from vecenv.values.checks import nearest
 
 _LIMITS = tuple(f"{field.name}_timeout" for field in dataclasses.fields(Timeouts))
 _FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy))
-_NOT_BY_NAME = ("limits", "failures", "autoreset", "final_obs")
+_NOT_BY_NAME = ("limits", "failures", "autoreset", "final_obs", "rng_entropy", "settings", "choice")
 _OPTIONS = tuple(field.name for field in dataclasses.fields(PoolOptions) if field.name not in _NOT_BY_NAME)
 
 
-def pool_options(given: Mapping[str, Any], timeouts: Any = None, failures: Any = None, **fixed: Any) -> PoolOptions:
+def pool_options(
+    given: Mapping[str, Any], timeouts: Any = None, failures: Any = None, others: Iterable[str] = (), **fixed: Any
+) -> PoolOptions:
     """Return the options of a pool, from keywords.
 
     Args:
@@ -25,6 +27,7 @@ def pool_options(given: Mapping[str, Any], timeouts: Any = None, failures: Any =
             for which None means no limit.
         timeouts: a `Timeouts`, a dict of its fields, or None.
         failures: a `FailurePolicy`, a dict of its fields, or None. Deaths and hangs are recovered by default.
+        others: names of other arguments, one of which an unknown option may have meant.
         **fixed: fields of `PoolOptions` that users cannot choose.
 
     Raises:
@@ -35,8 +38,8 @@ def pool_options(given: Mapping[str, Any], timeouts: Any = None, failures: Any =
         names = next((names for names in by_class if name in names), None)
         if names is None:
             known = sorted([*_OPTIONS, *_FAILURES, *_LIMITS])
-            near = nearest(name, known)
-            hint = f"did you mean {near!r}?" if near else f"the pool has {', '.join(known)}"
+            near = nearest(name, {*known, *others})
+            hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
             raise ConfigError(f"unknown option {name!r}; {hint}", key=name)
         by_class[names][name] = value
     return PoolOptions(

@@ -286,7 +286,8 @@ class Spec:
         fits = array.shape == shape and can_convert(array, leaf.dtype)
         if not fits or (self._strict and array.dtype != leaf.dtype):
             kind = _error_class(array) if shape else SpaceError
-            raise _mismatch(leaf.path, f"{leaf.dtype} {shape}", _describe(value, array), kind)
+            got = _describe(value, array) + _value_limits(array, shape)
+            raise _mismatch(leaf.path, f"{leaf.dtype} {shape}", got, kind, _remedy(leaf, shape, array))
         may_change = isinstance(value, np.ndarray | np.generic) and not np.can_cast(array.dtype, leaf.dtype)
         if may_change and leaf.path not in self._warned:
             self._warned.add(leaf.path)
@@ -389,8 +390,25 @@ def _error_class(value: Any) -> type[SpaceError]:
     return SpaceError if has_rows(value) else NotASequenceError
 
 
-def _mismatch(path: str, expected: str, got: str, kind: type[SpaceError] = SpaceError) -> SpaceError:
-    return kind(f"{path}: expected {expected}, got {got}", path=path, expected=expected, got=got)
+def _mismatch(path: str, expected: str, got: str, kind: type[SpaceError] = SpaceError, remedy: str = "") -> SpaceError:
+    return kind(f"{path}: expected {expected}, got {got}{remedy}", path=path, expected=expected, got=got)
+
+
+def _value_limits(array: Array, shape: tuple[int, ...]) -> str:
+    """Return the end of a description that explains why integers of the right shape do not fit; else ''."""
+    is_cause = array.shape == shape and array.ndim and array.size and array.dtype.kind in "iu"
+    return f" of {array.min()} to {array.max()}" if is_cause else ""
+
+
+def _remedy(leaf: Leaf, shape: tuple[int, ...], array: Array) -> str:
+    """Return the end of an error about an array that does not fit a leaf: code that may be missing; else ''."""
+    if array.shape == shape and array.dtype.kind == "f" and leaf.dtype.kind in "iu" and shape:
+        return f"; convert it with .astype(np.{leaf.dtype})"
+    if array.shape == (*shape, 1):
+        return "; remove the last axis with [..., 0]"
+    if shape != leaf.shape and array.ndim == len(shape) and array.shape[1:] == leaf.shape:
+        return f"; write one row per env, {shape[0]} in all"
+    return ""
 
 
 def _describe(value: Any, array: Array | None = None) -> str:
@@ -408,8 +426,7 @@ def _describe(value: Any, array: Array | None = None) -> str:
         return f"{type(value).__name__} of objects" if array.ndim else type(value).__name__
     if not array.ndim:
         return f"{array.dtype if isinstance(value, np.ndarray) else type(value).__name__} {array}"
-    limits = f" of {array.min()} to {array.max()}" if array.size and array.dtype.kind in "iu" else ""
-    return f"{array.dtype} {array.shape}{limits}"
+    return f"{array.dtype} {array.shape}"
 
 
 def copy_spaces(*spaces_given: Any) -> tuple[Any, ...]:
