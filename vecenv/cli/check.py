@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from vecenv.envs.adapt import adapt
-from vecenv.envs.check.check import run_part, run_rules
 from vecenv.envs.check.data import Violation, lacks_spaces
 from vecenv.envs.check.episodes import exhaust
 from vecenv.envs.check.interpreters import pickling_violations, sharing_violations
 from vecenv.envs.check.recovery import compare_runs
+from vecenv.envs.check.rules import run_part, run_rules
 from vecenv.errors import ConfigError, VecenvError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from vecenv.measurement.env_names import find_env_fn
 from vecenv.measurement.target import build_env
