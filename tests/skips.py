@@ -30,6 +30,7 @@ JOBS: dict[str, str] = {
     r"recovery needs the extension": "whole suite",
     r"(there is no C compiler|the compiler does not support)": "whole suite",
     r"there is one core": "whole suite",
+    r"the system gives no (mounts of one's own|seccomp filters)": "whole suite",
     r"there is a core for each thread": "whole suite",
     r"there is CUDA": "whole suite",
     r"(newer than|other wrappers|release of Gymnasium|an earlier AsyncVectorEnv)": "whole suite",

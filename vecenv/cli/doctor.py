@@ -123,8 +123,7 @@ def _of_system() -> Iterator[_Finding]:
     yield _Finding(
         _has_pidfd(), "pidfd_open", "the death of a worker is noticed through a pipe, which its children may keep open"
     )
-    cost = "errors of crashed and hanging workers have no stack, and `vecenv top` finds no pool"
-    yield _Finding(hasattr(os, "memfd_create"), "memfd_create", cost)
+    yield _Finding(_has_memfd(), "memfd_create", "stacks of workers and counters are kept in temporary files")
     yield _Finding(hasattr(select, "epoll"), "epoll", "steps are made in Python, and take several times longer")
     is_counted = os.access("/proc/thread-self/schedstat", os.R_OK)
     yield _Finding(is_counted, "schedstat", "times of envs contain the waits for a core, so advice is less exact")
@@ -134,5 +133,13 @@ def _has_pidfd() -> bool:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):  # not in this Python, this kernel, or forbidden by seccomp
+        return False
+    return True
+
+
+def _has_memfd() -> bool:
+    try:
+        os.close(os.memfd_create("vecenv doctor"))
+    except (AttributeError, OSError):  # as above
         return False
     return True

@@ -44,8 +44,9 @@ class _Watch:
         import select
 
         poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        if timeout_ms is None:
+        if self.pidfd >= 0:
+            poll.register(self.pidfd, select.POLLIN)
+        if timeout_ms is None or self.pidfd < 0:
             poll.register(self.connection, 0)  # POLLHUP is always reported
         if poll.poll(timeout_ms):
             self.kill_all()
@@ -65,7 +66,7 @@ def watch_parent(pid: int, pidfd: int, connection: int, mark: str) -> None:
     Call it in the main thread: it also installs a handler of SIGCONT, the parent-death signal.
 
     Args:
-        pid, pidfd: the parent.
+        pid, pidfd: the parent; without pidfds -1, and its end is that of the connection.
         connection: descriptor of this process's end of a connection to the parent.
         mark: processes with this mark are killed, too; '' for none.
     """

@@ -187,7 +187,7 @@ class SerialEngine(Engine):
 
     def _open_counters(self, plan: CountersPlan, *, is_native: bool) -> Any:
         """Return the memory of the counters; announce the pool, if that is wanted."""
-        if not self.options.monitor or not hasattr(os, "memfd_create"):
+        if not self.options.monitor:
             memory = private_segment(plan.nbytes)
             plan.write_header(memory, is_native=is_native, opened_ns=now_ns())
             return memory

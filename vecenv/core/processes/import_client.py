@@ -105,7 +105,7 @@ def prepare_server(
     global _current
     num_deaths: Counter[str] = Counter()  # keys: modules
     retries_end = Deadline(timeout)
-    if not hasattr(os, "memfd_create") or not _lock.acquire(blocking=False):
+    if not _lock.acquire(blocking=False):
         return None
     try:
         while wanted := set(imports) - _refused.keys():

@@ -308,7 +308,7 @@ def _has_children() -> bool:
 def _output_kept() -> Iterator[list[tuple[int, bytes]]]:
     """Collect the standard output and error of this process, as (stream, bytes); the list is filled at the end."""
     found: list[tuple[int, bytes]] = []
-    files = [open(os.memfd_create("vecenv output"), "rb") for _ in STREAMS]  # noqa: SIM115
+    files = [open(Descriptor.of_memory("vecenv output").number, "rb") for _ in STREAMS]  # noqa: SIM115
     capture = OutputCapture([Descriptor(os.dup(file.fileno())) for file in files])
     try:
         yield found

@@ -13,7 +13,6 @@ import os
 import pickle
 import resource
 import select
-import signal
 import socket
 import sys
 from collections import deque
@@ -41,7 +40,14 @@ from ..system.process_stat import started_at
 from ..system.process_tree import kill_tree, new_mark
 from ..system.signals import signals_deferred
 from ..system.stack_dump import PhaseNote, StackFile
-from ..system.start_process import START_DESCRIPTORS, ForkServerTimeout, standard_descriptors, start_process
+from ..system.start_process import (
+    START_DESCRIPTORS,
+    ForkServerTimeout,
+    kill_process,
+    open_end,
+    standard_descriptors,
+    start_process,
+)
 from ..system.tokens import Tokens
 from ..system.worker_socket import ControlSocket
 from . import import_server
@@ -81,7 +87,7 @@ class Worker:
         process: the `multiprocessing` process object.
         control: the parent's end of its control socket.
         pid: process id, also the id of its session and process group.
-        pidfd: readable once the process has exited; closed by `release`.
+        pidfd: readable once the process has exited, see `open_end`; closed by `release`.
         stack: file to which it writes its Python stack when it crashes or receives a request.
         output: its standard output and error while it builds its envs; None if they are not captured.
         tokens: one for each env but the first that it has not begun to build; None: it builds all its envs. Closed
@@ -163,12 +169,10 @@ class Worker:
             ShortageError: the system has no descriptor left.
         """
         assert self.boot is not None
-        self.boot.has_stack_file = not self.stack.fd.closed
         self.boot.captures_output = self.output is not None
         self.boot.has_tokens = self.tokens is not None
         self.boot.mark = self.mark
-        descriptors = [self.stack.fd] if self.boot.has_stack_file else []
-        descriptors += self.output.write_ends if self.output else ()
+        descriptors = [self.stack.fd, *(self.output.write_ends if self.output else ())]
         descriptors += [self.tokens.descriptor] if self.tokens else ()
         self.boot.num_shared = len(self.boot.shared.descriptors)
         self._send(pickle.dumps(self.boot), [*descriptors, *self.boot.shared.descriptors])
@@ -325,10 +329,7 @@ class Worker:
 
     def _send_kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if hasattr(signal, "pidfd_send_signal") and hasattr(os, "pidfd_open"):
-                signal.pidfd_send_signal(self.pidfd.number, signal.SIGKILL)
-            else:
-                self.process.kill()
+            kill_process(self.process, self.pidfd)
 
     def _kill_tree(self) -> None:
         """Kill the processes that the worker has started; no session, if its pid now belongs to another process."""
@@ -459,7 +460,7 @@ def start_worker(
             args = (theirs, inherited, boot.shared.inherited)
             process = start_process(context, worker_main, args, name, boot.modules, server)
             pid = process.pid or -1
-            pidfd = Descriptor(os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel))
+            pidfd = open_end(process)
             opened.append(pidfd)
             control = ControlSocket(ours)
             return Worker(

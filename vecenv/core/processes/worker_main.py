@@ -105,7 +105,6 @@ class Boot:
         implementation: 'native' or 'python'.
         snapshotter: pickled `replay.Snapshotter` or None, as `adapt`.
         keeps_records: whether records and states are kept, so that the envs can be restored after a crash.
-        has_stack_file: whether the descriptor of a file for stacks follows.
         worker_output: 'none' if standard output and error are dropped once the envs are built; see `PoolOptions`.
         captures_output: whether two descriptors follow, for standard output and error while the envs are built.
         has_tokens: whether the descriptor of `Tokens` follows; the worker takes one for each env but the first.
@@ -143,7 +142,6 @@ class Boot:
     builds_serially: bool = False
     snapshotter: bytes = b""
     keeps_records: bool = False
-    has_stack_file: bool = False
     worker_output: str = "once"
     captures_output: bool = False
     has_tokens: bool = False
@@ -327,10 +325,8 @@ def _watch_parent(boot: Boot, control: Connection) -> None:
 
     If the parent is already dead, and its pid free or in use by another process, kill the worker at once.
     """
-    if not hasattr(os, "pidfd_open"):
-        return
     try:
-        pidfd = os.pidfd_open(boot.parent_pid)
+        pidfd = Descriptor.of_process(boot.parent_pid).number
     except ProcessLookupError:  # silently, as at any other end of the parent
         os.killpg(0, signal.SIGKILL)
     if started_at(boot.parent_pid) != boot.parent_started:
@@ -503,8 +499,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         if boot.is_forked:
             exit_functions.forget_inherited()
         _show_title(boot, boot.env_ids)
-        if boot.has_stack_file:
-            enable_stack_dumps(_recv_descriptor(control).number)
+        enable_stack_dumps(_recv_descriptor(control).number)
         capture = OutputCapture([_recv_descriptor(control) for _ in range(2)]) if boot.captures_output else None
         tokens = Tokens(_recv_descriptor(control)) if boot.has_tokens else None
         receive_shared([_recv_descriptor(control) for _ in range(boot.num_shared)], shared)

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import pickle
 import select
-import signal
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from ..system.log_records import clear_handlers
 from ..system.process_title import set_title
 from ..system.process_tree import kill_tree
 from ..system.signals import signals_deferred
-from ..system.start_process import modules_of, standard_descriptors, start_process
+from ..system.start_process import kill_process, modules_of, open_end, standard_descriptors, start_process
 from ..system.worker_socket import ControlSocket
 from .carrier import CarrierEvent, Lost, Replied, ShardPlace
 from .shard import Shard
@@ -109,7 +108,7 @@ class LocalCarrier:
             try:
                 args = (theirs, inherited, name)
                 process = start_process(self._context, _shard_main, args, name, modules_of(_shard_main))
-                pidfd = Descriptor(os.pidfd_open(process.pid))
+                pidfd = open_end(process)
                 try:
                     return _Child(process, ControlSocket(ours), pidfd)
                 except OSError:
@@ -253,7 +252,7 @@ def _kill(child: _Child) -> None:
     if child.process.is_alive():
         kill_tree(child.pid)
         with contextlib.suppress(ProcessLookupError):  # it has ended a moment ago
-            signal.pidfd_send_signal(child.pidfd.number, signal.SIGKILL)
+            kill_process(child.process, child.pidfd)
 
 
 # ---- the process of a shard -----------------------------------------------------------------

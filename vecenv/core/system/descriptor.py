@@ -7,12 +7,17 @@ gets a number of its own from `duplicate`.
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import threading
 
 from .signals import signals_deferred
 
 __all__ = ["Descriptor", "WakeEvent"]
+
+#: Errors of a system call that the kernel lacks, or that a sandbox forbids, such as the seccomp filter of a container.
+_REFUSED = (errno.ENOSYS, errno.EPERM, errno.EACCES)
 
 
 class Descriptor:
@@ -31,6 +36,39 @@ class Descriptor:
     def of_event(cls) -> Descriptor:
         """Return a new event counter (eventfd), whose reads and writes do not block."""
         return cls(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+
+    @classmethod
+    def of_memory(cls, name: str) -> Descriptor:
+        """Return a new file in memory, or a temporary file without a name if the system refuses files in memory.
+
+        Args:
+            name: of the file in memory, for tools that list descriptors.
+        """
+        try:
+            return cls(os.memfd_create(name, os.MFD_CLOEXEC))
+        except AttributeError:  # not in this Python
+            pass
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+        with tempfile.TemporaryFile(buffering=0) as file:
+            return cls(os.dup(file.fileno()))
+
+    @classmethod
+    def of_process(cls, pid: int) -> Descriptor:
+        """Return the pidfd of a process, which is readable once it has ended; a closed one if the system refuses it.
+
+        Raises:
+            OSError: there is no such process, or no descriptor is left.
+        """
+        try:
+            return cls(os.pidfd_open(pid))
+        except AttributeError:  # not in this Python
+            return cls()
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+            return cls()
 
     def fileno(self) -> int:
         """Return the number, for `select` and polls; these raise ValueError for a closed one."""

@@ -42,14 +42,14 @@ def new_mark() -> str:
 def set_mark(mark: str) -> None:
     """In a worker: give a mark to this process and to the processes that it starts from now on."""
     os.environ[VARIABLE] = f"{os.environ.get(VARIABLE, '')} {mark}".strip()
-    if hasattr(os, "memfd_create"):
-        with contextlib.suppress(OSError):  # no descriptor is left: forked processes are not found then
-            fd = os.memfd_create(mark, os.MFD_CLOEXEC)
-            try:
-                os.ftruncate(fd, mmap.PAGESIZE)
-                _mappings.append(mmap.mmap(fd, mmap.PAGESIZE))
-            finally:
-                os.close(fd)
+    # Without a descriptor, or without files in memory, forked processes are not found.
+    with contextlib.suppress(OSError, AttributeError):
+        fd = os.memfd_create(mark, os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, mmap.PAGESIZE)
+            _mappings.append(mmap.mmap(fd, mmap.PAGESIZE))
+        finally:
+            os.close(fd)
 
 
 def mark_of(pid: int) -> str:

@@ -91,7 +91,7 @@ class Segment:
         Args:
             name: of the memory file, for tools that list descriptors.
         """
-        fd = Descriptor(os.memfd_create(name, os.MFD_CLOEXEC))
+        fd = Descriptor.of_memory(name)
         try:
             os.ftruncate(fd.number, nbytes)
             return cls(fd, nbytes, _map_without_descriptor(fd.number, nbytes))

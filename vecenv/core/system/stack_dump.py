@@ -114,16 +114,15 @@ class StackFile:
         num_threads: number of threads of the worker that write notes.
 
     Attributes:
-        fd: the memory file; closed from the start on a system without such files.
+        fd: the memory file.
     """
 
     def __init__(self, name: str, num_threads: int = 1) -> None:
         self._notes_nbytes = num_threads * _NOTE.size
-        self.fd = Descriptor(os.memfd_create(name, os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else -1)
-        if not self.fd.closed:
-            os.ftruncate(self.fd.number, self._notes_nbytes)
-            # the worker shares the position, and so writes there
-            os.lseek(self.fd.number, self._notes_nbytes, os.SEEK_SET)
+        self.fd = Descriptor.of_memory(name)
+        os.ftruncate(self.fd.number, self._notes_nbytes)
+        # the worker shares the position, and so writes there
+        os.lseek(self.fd.number, self._notes_nbytes, os.SEEK_SET)
 
     @classmethod
     def attached(cls, fd: Descriptor) -> StackFile:

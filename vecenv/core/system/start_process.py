@@ -19,14 +19,17 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from ...errors import ConfigError
+from .descriptor import Descriptor
 from .fork_server import ForkServer, forkserver, main_server, mp_process, resource_tracker, search_path, spawn, util
 
 __all__ = [
     "START_DESCRIPTORS",
     "ForkServerTimeout",
     "disown",
+    "kill_process",
     "live_devices",
     "modules_of",
+    "open_end",
     "standard_descriptors",
     "start_process",
 ]
@@ -131,6 +134,26 @@ class _ForkServerProcess(mp_process.BaseProcess):  # type: ignore[misc]
 class _SpawnProcess(mp_process.BaseProcess):  # type: ignore[misc]
     _start_method = "spawn"
     _Popen = _SpawnPopen
+
+
+def open_end(process: Any) -> Descriptor:
+    """Return a descriptor that becomes readable when a process that was started has ended; the caller closes it.
+
+    It is a pidfd. Where the system refuses it, it is the end of a pipe, whose other end the process, or its fork
+    server, keeps open; processes that it forks may keep it open, too.
+    """
+    pidfd = Descriptor.of_process(process.pid)
+    return Descriptor(os.dup(process.sentinel)) if pidfd.closed else pidfd
+
+
+def kill_process(process: Any, end: Descriptor) -> None:
+    """Kill a process; `end` is the result of `open_end`. Raises ProcessLookupError if it has ended."""
+    try:
+        signal.pidfd_send_signal(end.number, signal.SIGKILL)
+    except ProcessLookupError:
+        raise
+    except (AttributeError, OSError):  # it is no pidfd, or the call is refused
+        process.kill()
 
 
 def disown(process: Any) -> None:
