@@ -36,7 +36,7 @@ from ..parent.hub import Event, Hub, NativeHub
 from ..parent.inbox import Listener
 from ..processes.measure import Measurement
 from ..processes.slots import SlotTable, split_evenly
-from ..processes.worker import check_may_start, death_of, usable_cores
+from ..processes.worker import START_ERRORS, check_may_start, death_of, start_error, usable_cores
 from ..processes.worker_group import WorkerGroup
 from ..processes.worker_main import BuildReport
 from ..recovery import reproducer
@@ -183,7 +183,10 @@ class ProcessEngine(Engine):
             else:
                 self.files.add(report.files)
         with signals_deferred(), standard_descriptors():
-            self._opened = opened = self._open_arena(spaces, reports[0], slots, starts.spin_ns)
+            try:
+                self._opened = opened = self._open_arena(spaces, reports[0], slots, starts.spin_ns)
+            except START_ERRORS as error:
+                raise start_error("the pool", error) from error
         starts.set_arena(spaces, opened.plan)
         for worker in group.workers:
             starts.attach(worker, jobs)

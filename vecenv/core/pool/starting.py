@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...errors import ConfigError, RemoteTraceback, ShortageError, VecenvError, WorkerDiedError
+from ...errors import ConfigError, RemoteTraceback, VecenvError, WorkerDiedError
 from ...own_log import own_logger
 from ...values.pickling import dump_with_main
 from ..parent.reports import ReportSchedule, report
-from ..processes.worker import Worker
+from ..processes.worker import Worker, is_shortage
 from ..system.clock import now_ns
 from ..system.process_stat import run_delay_ns
 from ..system.shared_objects import SharingError
@@ -28,8 +27,6 @@ __all__ = [
 ]
 
 _LOG = own_logger()
-#: Numbers of system errors that may be over at the next call.
-_SHORTAGES = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 #: Seconds until the first line of the log about the progress; each further line comes after twice the time.
 _FIRST_LINE_SECONDS = 5.0
 
@@ -95,9 +92,7 @@ def is_lasting(error: Exception) -> bool:
     Exceptions of constructors, other spaces and hangs are lasting. Deaths, shortages (also in a constructor) and
     exceptions of signal handlers are not: the next call tries again.
     """
-    if isinstance(error, (ShortageError, WorkerDiedError, MemoryError)):
-        return False
-    if isinstance(error, OSError) and error.errno in _SHORTAGES:
+    if isinstance(error, WorkerDiedError) or is_shortage(error):
         return False
     return isinstance(error, VecenvError) or isinstance(error.__cause__, RemoteTraceback)
 

@@ -9,6 +9,7 @@ A worker that dies before it serves is started again, if the failure policy allo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -25,6 +26,7 @@ from ...errors import (
     WorkerError,
     WorkerTimeoutError,
     add_notes,
+    describe_exit,
     warn_caller,
 )
 from ...gymnasium_api.registrations import pickle_registrations
@@ -55,6 +57,7 @@ from ..processes.worker_output import WorkerOutput
 from ..recovery.policy import Recovery
 from ..system.clock import Deadline, now_ns
 from ..system.descriptor import Descriptor
+from ..system.fork_server import StartFailure
 from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFiles, note_modules
 from ..system.module_paths import find_sources
@@ -295,9 +298,10 @@ class WorkerStarts:
             progress.show(lambda: sum(_num_built(worker) for worker in self.present(workers)))
 
         for worker in self.await_messages(waiting, self._options.limits.construct, look):
-            try:
-                report: BuildReport = worker.next_message()
-            except EOFError:
+            report: BuildReport | None = None
+            with contextlib.suppress(EOFError):
+                report = worker.next_message()
+            if report is None:
                 waiting.append(self.start_again(worker))
                 continue
             if report.error is not None:
@@ -322,8 +326,13 @@ class WorkerStarts:
 
         Raises:
             WorkerDiedError: the policy allows no further attempt.
+            ConfigError: the process has ended by itself before it ran vecenv.
         """
-        self.judge(worker, death_of(worker, "construct"))
+        death = death_of(worker, "construct")
+        if not worker.has_run() and StartFailure.is_own_end(worker.exitcode):
+            failure = StartFailure(f"its process has ended: {describe_exit(worker.exitcode)}")
+            raise start_error(f"worker {worker.worker_id}", failure)
+        self.judge(worker, death)
         assert worker.boot is not None
         return self.spawn(dataclasses.replace(worker.boot), worker.slots)
 
@@ -533,9 +542,11 @@ class WorkerStarts:
         waiting = self.present(workers)
         started: dict[int, Worker] = {}
         for worker in self.await_messages(waiting, self._options.limits.construct):
-            try:
+            has_ended = True
+            with contextlib.suppress(EOFError):
                 worker.next_message()
-            except EOFError:
+                has_ended = False
+            if has_ended:
                 report = self.await_reports([self.start_again(worker)])[0]
                 [started[worker.worker_id]] = self.present([worker])
                 self.attach(started[worker.worker_id], self._check_built(worker, report, jobs))

@@ -7,6 +7,7 @@ started by the same code.
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 
 from ...errors import (
     ConfigError,
+    RemoteTraceback,
     ShortageError,
     WorkerDiedError,
     WorkerError,
@@ -33,7 +35,7 @@ from ...own_log import own_logger
 from ..layout import messages
 from ..system.clock import Deadline
 from ..system.descriptor import Descriptor
-from ..system.fork_server import ForkServer
+from ..system.fork_server import ForkServer, StartFailure, spawn
 from ..system.log_records import emit_frame, is_log_frame
 from ..system.output_capture import OutputPipes
 from ..system.process_stat import started_at
@@ -51,13 +53,14 @@ from ..system.start_process import (
 from ..system.tokens import Tokens
 from ..system.worker_socket import ControlSocket
 from . import import_server
-from .worker_main import Attach, Boot, ExitReport, describe_envs, find_endless_import, worker_main
+from .worker_main import Attach, Boot, ExitReport, SetUpFailure, describe_envs, find_endless_import, worker_main
 
 __all__ = [
     "START_ERRORS",
     "Worker",
     "core_limit",
     "death_of",
+    "is_shortage",
     "room_for_descriptors",
     "start_error",
     "start_worker",
@@ -72,8 +75,10 @@ _LOG = own_logger()
 _END_SECONDS = 5.0
 #: Number of descriptors that this process has for a worker whose output is captured.
 _WORKER_DESCRIPTORS = 9
-#: Errors of a start for which the system has no room. EOFError: fork servers were killed, for want of memory.
+#: Errors of a start. EOFError and ConnectionError: fork servers were killed, often for want of memory.
 START_ERRORS = (OSError, EOFError, MemoryError)
+#: Numbers of system errors that may be over at the next call.
+_SHORTAGES = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 #: Libraries whose monkey patches break the start of workers -> the function that installs the patches.
 _PATCHES = {"gevent": "gevent.monkey.patch_all", "eventlet": "eventlet.monkey_patch"}
 
@@ -262,6 +267,7 @@ class Worker:
 
         Raises:
             EOFError: the worker ended before it sent a complete message.
+            ConfigError, ShortageError: it could not import its function, or was not set up.
             WorkerError: the message cannot be unpickled here.
         """
         self.read_frames()
@@ -269,10 +275,18 @@ class Worker:
             raise EOFError
         frame = self._frames.popleft()
         try:
-            return messages.load(frame)
+            message = messages.load(frame)
         except Exception as error:  # the class of a space is missing here, for example
             text = f"{self.name} has sent a message that cannot be read here: {error!r}"
             raise locate(WorkerError(text), worker_id=self.worker_id) from error
+        failure: Exception | None = None
+        if isinstance(message, RemoteTraceback):
+            failure = StartFailure.of(message)
+        elif isinstance(message, SetUpFailure):
+            failure = messages.unpack_error(message.error)
+        if failure is not None:
+            raise start_error(f"worker {self.worker_id}", failure) from failure.__cause__
+        return message
 
     def reap(self, deadline: Deadline) -> bool:
         """Wait for the process to end, and release the parent's descriptors; return False at the deadline."""
@@ -369,6 +383,10 @@ class Worker:
         """Return the envs whose `phase` ('construct' or 'close') has begun last in each thread."""
         return sorted(note.env_id for note in self.notes() if note is not None and note.phase == phase)
 
+    def has_run(self) -> bool:
+        """Return whether its process has reached its main function."""
+        return any(note is not None for note in self.notes())
+
     def at_work(self, phase: str) -> str:
         """Return these envs for a message."""
         env_ids = self.envs_at_work(phase)
@@ -438,7 +456,7 @@ def start_worker(
 
     Raises:
         ShortageError: the system has no process, descriptor or memory left.
-        ConfigError: the fork server does not answer.
+        ConfigError: the fork server does not answer, or has failed.
     """
     process = theirs = None
     opened: list[Any] = []
@@ -469,7 +487,7 @@ def start_worker(
     except BaseException as error:
         _discard(process, opened)
         if isinstance(error, START_ERRORS):
-            raise start_error(f"worker {boot.worker_id}", error) from error
+            raise start_error(f"worker {boot.worker_id}", error) from error.__cause__ or error
         raise
     finally:
         if theirs is not None:
@@ -477,16 +495,31 @@ def start_worker(
 
 
 def start_error(name: str, error: Exception) -> ConfigError:
-    """Return the error of a worker or shard that the system did not start.
+    """Return the error of a worker or shard that could not be started.
 
     Args:
         name: of the worker or shard, for the message.
-        error: one of `START_ERRORS`.
+        error: one of `START_ERRORS`, or an exception of its process before it serves.
     """
-    message = f"{name} cannot be started: {str(error) or type(error).__name__}; "
+    message = f"{name} cannot be started: {str(error) or type(error).__name__}"
     if isinstance(error, ForkServerTimeout):  # it was stopped or hangs in an import; no limit was reached
-        return ConfigError(f"{message}context='spawn' does without one")
-    return ShortageError(message + _limits())
+        return ConfigError(f"{message}; context='spawn' does without one")
+    if isinstance(error, StartFailure):
+        return ConfigError(
+            f"{message}. That happened in a new process of {os.fsdecode(spawn.get_executable())}, which has the "
+            "environment variables and the sys.path of this program; vecenv and NumPy must be importable there"
+        )
+    if is_shortage(error) or isinstance(error, (EOFError, ConnectionError)):
+        return ShortageError(f"{message}; {_limits()}")
+    return ConfigError(message)
+
+
+def is_shortage(error: Exception) -> bool:
+    """Return whether the system has no room for what failed, so that another attempt may succeed."""
+    if isinstance(error, OSError):
+        return error.errno in _SHORTAGES
+    has_no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    return has_no_thread or isinstance(error, (MemoryError, ShortageError))
 
 
 def _discard(process: Any, opened: list[Any]) -> None:
@@ -527,8 +560,10 @@ def check_may_start() -> None:
 def _limits() -> str:
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    memory, _ = resource.getrlimit(resource.RLIMIT_AS)
+    most = "" if memory == resource.RLIM_INFINITY else f", {memory >> 20} MiB of memory (ulimit -v)"
     return (
-        f"this process may use {descriptors} descriptors (ulimit -n) and {processes} processes (ulimit -u); "
+        f"this process may use {descriptors} descriptors (ulimit -n){most} and {processes} processes (ulimit -u); "
         "use fewer workers or raise the limit"
     )
 

@@ -10,6 +10,8 @@ The messages over the control socket of a worker:
     ...                commands and rows through the arena (without C: through the socket)
     worker -> parent   ExitReport (the error of closing the envs)
 
+    worker -> parent   instead of a BuildReport or "ready": SetUpFailure; or RemoteTraceback, if the worker cannot
+                       import this module
     worker -> parent   at any time: log records, see `system.log_records`
 
 A worker leads its own session, so that Ctrl-C in the terminal does not reach it and its whole process tree can be
@@ -63,7 +65,7 @@ from ..system.process_title import set_title
 from ..system.process_tree import kill_tree, set_mark
 from ..system.shared_objects import SharedObjects, receive_shared
 from ..system.signals import signals_deferred
-from ..system.stack_dump import enable_stack_dumps, note_phase
+from ..system.stack_dump import enable_stack_dumps, note_pause, note_phase
 from ..system.tokens import Tokens
 from . import import_server
 from .builder import Builder, EnvThread, build_env, call_worker_init
@@ -74,6 +76,7 @@ __all__ = [
     "Boot",
     "ExitReport",
     "BuildReport",
+    "SetUpFailure",
     "describe_envs",
     "find_endless_import",
     "make_slot",
@@ -208,6 +211,13 @@ class ExitReport:
 
     error: tuple[bytes | None, str, str, str] | None = None
     env_id: int | None = None
+
+
+@dataclass
+class SetUpFailure:
+    """The packed exception of a worker that ends before it serves, and not for an exception of an env."""
+
+    error: tuple[bytes | None, str, str, str]
 
 
 # ---- envs -------------------------------------------------------------------------------
@@ -493,6 +503,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         for owner in inherited:
             owner.close()
     mark = ""
+    is_serving = False
     try:
         boot: Boot = control.recv()
         mark = boot.mark
@@ -500,6 +511,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
             exit_functions.forget_inherited()
         _show_title(boot, boot.env_ids)
         enable_stack_dumps(_recv_descriptor(control).number)
+        note_pause()  # it shows that the process has come this far
         capture = OutputCapture([_recv_descriptor(control) for _ in range(2)]) if boot.captures_output else None
         tokens = Tokens(_recv_descriptor(control)) if boot.has_tokens else None
         receive_shared([_recv_descriptor(control) for _ in range(boot.num_shared)], shared)
@@ -511,15 +523,23 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         threads = [EnvThread(number, boot.settings) for number in range(len(boot.env_ids_by_thread))]
         with GlobalRngs(boot.first_env_id, boot.rng_entropy) as rngs, torch_imports:
             rngs.fork_guard.install()
-            _run(boot, threads, rngs, control, capture, tokens, log)
+            hosts = _prepare(boot, threads, rngs, control, capture, tokens, log)
+            is_serving = True
+            if hosts:
+                _run(threads, hosts, control, log)
         if boot.is_forked:
             for thread in threads:
                 thread.end()
-            del threads, rngs, log
+            del threads, hosts, rngs, log
             exit_functions.run_own()
     except (EOFError, ConnectionError, BrokenPipeError):
         # The parent has dropped this worker or is gone, and perhaps only this worker can end its processes.
         kill_tree(0, mark)
+    except Exception as error:
+        if is_serving:
+            raise
+        with contextlib.suppress(OSError):  # as above
+            control.send_bytes(messages.dump(SetUpFailure(messages.pack_error(error))))
 
 
 def _show_title(boot: Boot, env_ids: Sequence[int]) -> None:
@@ -536,7 +556,7 @@ def _measure(env_id: int, envs: dict[int, Any], rngs: GlobalRngs, times: dict[in
     return found
 
 
-def _run(
+def _prepare(
     boot: Boot,
     threads: list[EnvThread],
     rngs: GlobalRngs,
@@ -544,8 +564,8 @@ def _run(
     capture: OutputCapture | None,
     tokens: Tokens | None,
     log: LogSender,
-) -> None:
-    """Build the envs, serve commands, close the envs."""
+) -> list[Host]:
+    """Build the envs, and map the arena; return the hosts to serve, or [] if the worker ends now."""
     envs, times, report = _construct(boot, threads, rngs, tokens)
     if tokens is not None:
         tokens.close()
@@ -562,16 +582,20 @@ def _run(
     with log.socket_lock:
         control.send_bytes(messages.dump(report))
     if report.error is not None:
-        return
+        return []
     if boot.measures:
         found = messages.dump(_measure(boot.env_ids[0], envs, rngs, times))
         with log.socket_lock:
             control.send_bytes(found)
-        return
+        return []
     if len(threads) > 1:
         rngs.disable_swapping(boot.env_ids[0])
     attach: Attach = control.recv()
-    hosts = _make_hosts(boot, attach, envs, rngs, control, log, times)
+    return _make_hosts(boot, attach, envs, rngs, control, log, times)
+
+
+def _run(threads: list[EnvThread], hosts: list[Host], control: Connection, log: LogSender) -> None:
+    """Serve commands, then close the envs."""
     with log.socket_lock:
         control.send("ready")
     _serve(threads, hosts)

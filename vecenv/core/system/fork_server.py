@@ -24,11 +24,12 @@ from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ...errors import RemoteTraceback
 from .clock import Deadline
 from .process_stat import started_at
 from .process_tree import kill_tree, mark_of
 
-__all__ = ["ForkServer", "main_server", "search_path", "serve", "servers"]
+__all__ = ["ForkServer", "StartFailure", "main_server", "search_path", "serve", "servers"]
 
 # These parts of `multiprocessing` have no published types.
 forkserver: Any = importlib.import_module("multiprocessing.forkserver")
@@ -37,15 +38,40 @@ resource_tracker: Any = importlib.import_module("multiprocessing.resource_tracke
 spawn: Any = importlib.import_module("multiprocessing.spawn")
 util: Any = importlib.import_module("multiprocessing.util")
 
-_PROGRAM = (
-    "import sys; sys.path[:] = {path!r}; import vecenv.core.processes.preload; "
-    "from vecenv.core.system.fork_server import serve; serve({number})"
-)
+#: A server that cannot be started writes its traceback to its connection.
+_PROGRAM = """
+import os, sys, traceback
+sys.path[:] = {path!r}
+try:
+    import vecenv.core.processes.preload
+    from vecenv.core.system.fork_server import serve
+except BaseException:
+    os.write({number}, traceback.format_exc().encode())
+    sys.exit(1)
+serve({number})
+"""
 #: Longest request in bytes, and most descriptors of one.
 _MOST_NBYTES, _MOST_DESCRIPTORS = 1 << 16, 64
 _STOP = b"stop"
 #: How long a process may take from closing its descriptors to its end, in seconds.
 _END_SECONDS = 1.0
+
+
+class StartFailure(ConnectionError):
+    """A process has ended before it ran its function; if it could send a traceback, that is the cause."""
+
+    @classmethod
+    def of(cls, cause: RemoteTraceback) -> StartFailure:
+        """Return the failure of a process by an exception."""
+        lines = cause.text.rpartition("Traceback (most recent call last):")[2].splitlines()
+        failure = cls(next((line for line in lines if line and not line.startswith(" ")), "an exception"))
+        failure.__cause__ = cause
+        return failure
+
+    @staticmethod
+    def is_own_end(exitcode: int | None) -> bool:
+        """Return whether a process has failed by itself, so that another one would, too; it was not killed."""
+        return exitcode not in (None, 0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 
 
 class ForkServer:
@@ -54,11 +80,15 @@ class ForkServer:
     Args:
         connection: to the server; it receives requests there once it calls `serve`.
         pid: of the server.
+
+    Attributes:
+        exitcode: of a main server that has ended, once `stop` was called; None if it is unknown.
     """
 
     def __init__(self, connection: Connection, pid: int) -> None:
         self.connection = connection
         self.pid = pid
+        self.exitcode: int | None = None
         servers.add(self)
         weakref.finalize(self, _stop, connection).atexit = False  # at its end, the program has not dropped the server
 
@@ -83,6 +113,14 @@ class ForkServer:
         with socket.socket(fileno=os.dup(self.connection.fileno())) as requests:
             socket.send_fds(requests, [" ".join(["import", *sorted(modules)]).encode()], descriptors)
 
+    def read_failure(self) -> StartFailure | None:
+        """Return the exception for which a main server has ended before it served; None if it has sent none."""
+        with contextlib.suppress(OSError):
+            if self is _main and not self.is_stopped and self.connection.poll(0):
+                text = os.read(self.connection.fileno(), _MOST_NBYTES)
+                return StartFailure.of(RemoteTraceback(text.decode(errors="replace"))) if text else None
+        return None
+
     def stop(self, kill: bool = False) -> None:
         """Let the server end, or kill it; the processes that it has forked keep running. May be repeated."""
         if self.is_stopped:
@@ -93,7 +131,7 @@ class ForkServer:
         _stop(self.connection)
         if self is _main:
             with contextlib.suppress(ChildProcessError):  # another part of the program waits for all children
-                os.waitpid(self.pid, 0)
+                self.exitcode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 def _stop(connection: Connection) -> None:

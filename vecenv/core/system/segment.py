@@ -49,24 +49,21 @@ class Segment:
         Raises:
             ShortageError: /dev/shm is too small, or full.
             ConfigError: it is missing or not writable; or the limit on file sizes is too low.
+            OSError: a limit on the memory of this process is too low.
         """
         # The tracker removes the segment of a killed process. Otherwise it would start only after the name exists.
         resource_tracker.ensure_running()
         # The name contains the pid, so that a segment left by a kill right now can be attributed.
         name = f"vecenv-{os.getpid()}-{os.urandom(4).hex()}"
         try:
-            named = shared_memory.SharedMemory(name, create=True, size=nbytes)
+            # It is enlarged later: if the class cannot map a large one, the tracker prints a traceback.
+            named = shared_memory.SharedMemory(name, create=True, size=1)
         except OSError as error:
             if error.errno in _NO_NAMES:
                 raise ConfigError(
                     f"{_SHM_FOLDER}: no shared memory can be made there: {error.strerror}; workers need it. Mount a "
                     "tmpfs there that this user can write to, or have the envs in the process itself "
                     "(backend='serial', or a manager of type 'base')"
-                ) from error
-            if error.errno == errno.EFBIG:
-                raise ConfigError(
-                    f"the batches of this pool need {nbytes / _MIB:.1f} MiB of shared memory, more than a file may "
-                    "have here; raise `ulimit -f`"
                 ) from error
             raise
         try:
@@ -75,13 +72,10 @@ class Segment:
             named.unlink()  # before the pages are reserved, which takes some time
             named.close()
         try:
-            # one call: reserving in parts would use up all memory before one part is refused
-            os.posix_fallocate(fd.number, 0, nbytes)
+            _reserve(fd.number, nbytes)
             return cls(fd, nbytes)
-        except OSError as error:
+        except BaseException:
             fd.close()
-            if error.errno in (errno.ENOSPC, errno.ENOMEM):
-                raise ShortageError(_shortage(nbytes)) from error
             raise
 
     @classmethod
@@ -98,6 +92,21 @@ class Segment:
         except OSError:
             fd.close()
             raise
+
+
+def _reserve(fd: int, nbytes: int) -> None:
+    """Give pages to a segment, in one call: reserving in parts would use up all memory before one part is refused."""
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise ConfigError(
+                f"the batches of this pool need {nbytes / _MIB:.1f} MiB of shared memory, more than a file may have "
+                "here; raise `ulimit -f`"
+            ) from error
+        if error.errno in (errno.ENOSPC, errno.ENOMEM):
+            raise ShortageError(_shortage(nbytes)) from error
+        raise
 
 
 def _map_without_descriptor(fd: int, nbytes: int) -> Any:

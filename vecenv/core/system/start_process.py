@@ -11,16 +11,29 @@ import contextlib
 import importlib
 import io
 import os
+import pickle
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ...errors import ConfigError
+from ...errors import ConfigError, RemoteTraceback, describe_exit
+from .blas_threads import cap_environment
 from .descriptor import Descriptor
-from .fork_server import ForkServer, forkserver, main_server, mp_process, resource_tracker, search_path, spawn, util
+from .fork_server import (
+    ForkServer,
+    StartFailure,
+    forkserver,
+    main_server,
+    mp_process,
+    resource_tracker,
+    search_path,
+    spawn,
+    util,
+)
 
 __all__ = [
     "START_DESCRIPTORS",
@@ -114,7 +127,12 @@ class _ForkServerPopen(_Popen, popen_forkserver.Popen):  # type: ignore[misc]
             except _SERVER_DIED_ERRORS as error:
                 server = None
                 has_timed_out = isinstance(error, ForkServerTimeout)
+                failure = self._server.read_failure()
                 self._server.stop(kill=has_timed_out)
+                if failure is None and StartFailure.is_own_end(self._server.exitcode):
+                    failure = StartFailure(f"its fork server has ended: {describe_exit(self._server.exitcode)}")
+                if failure is not None:
+                    raise failure from failure.__cause__
                 if number == _MOST_RETRIES or (number and has_timed_out):
                     raise
             finally:
@@ -207,7 +225,8 @@ def start_process(
 
     Args:
         context: 'forkserver', 'spawn' or 'fork'.
-        target, args: the function to call, and its arguments.
+        target, args: the function to call, and its arguments. If it cannot be imported there, and the first argument
+            is a connection, the process sends a pickled `RemoteTraceback` over that.
         name: name of the process.
         modules: modules that its fork server imports first.
         server: the fork server to start it, if that is alive; None: the main server.
@@ -216,17 +235,19 @@ def start_process(
         The `multiprocessing` process object.
 
     Raises:
-        ConfigError: a fork with CUDA or a backend of JAX initialised.
+        ConfigError: a fork with CUDA or a backend of JAX initialised; or no interpreter of Python is known.
+        StartFailure: a fork server could not import its modules.
         OSError: the system has no process or descriptor left.
         EOFError: fork servers have died again and again.
     """
+    _check_interpreter()
     if context == "fork":
         _check_fork()
     else:
         resource_tracker.ensure_running()  # otherwise it would start in `process.start`, and unblock signals there
     _check_descriptors()
     kinds = {"spawn": _SpawnProcess, "forkserver": _ForkServerProcess, "fork": mp_context.ForkProcess}
-    process = kinds[context](target=_lead_session, args=(target, *args), name=name)
+    process = kinds[context](target=_lead_session, args=(pickle.dumps(target), *args), name=name)
     process.of_pool = True  # marks the pool's processes, so that a forked child can tell them from the program's own
     if context == "forkserver":
         process.modules, process.server = modules, server
@@ -239,12 +260,34 @@ def start_process(
     return process
 
 
-def _lead_session(target: Callable[..., None], *args: Any) -> None:
+def _lead_session(target: bytes, *args: Any) -> None:
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    target(*args)
+    if "numpy" not in sys.modules:  # as in a fork server: its BLAS must not start threads when it is imported
+        cap_environment(1, os.environ)
+    try:
+        function = pickle.loads(target)
+    except Exception as error:  # a package that it imports is broken, for example
+        if not args or not isinstance(args[0], Connection):
+            raise
+        text = "".join(traceback.format_exception(error))
+        args[0].send_bytes(pickle.dumps(RemoteTraceback(text)))
+        return
+    function(*args)
+
+
+def _check_interpreter() -> None:
+    """Raise ConfigError if there is no program that runs Python: processes and `multiprocessing` need it."""
+    executable = os.fsdecode(spawn.get_executable() or b"")
+    is_program = os.access(executable, os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+    if not is_program or os.path.isdir(executable):
+        what = f"{executable!r} cannot be executed" if executable else "the path of Python is not known here"
+        raise ConfigError(
+            f"{what}, and workers are started by it. Set sys.executable before the first import of multiprocessing, "
+            "or call multiprocessing.set_executable(path)"
+        )
 
 
 def _check_descriptors() -> None:
