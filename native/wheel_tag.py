@@ -8,9 +8,25 @@ from __future__ import annotations
 
 import os
 
+from setuptools import Extension
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 
-__all__ = ["BdistWheel"]
+__all__ = ["BdistWheel", "BuildExt"]
+
+
+class BuildExt(build_ext):
+    """Builds the extension, or writes the consequence of a failure to the log of the build."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except Exception:  # setuptools logs it, and goes on
+            self.warn(
+                "vecenv is installed without its C extension, so each step takes several times longer; install a C "
+                "compiler, then vecenv again (`vecenv doctor` prints the command)"
+            )
+            raise
 
 
 class BdistWheel(bdist_wheel):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import psutil
 
 from vecenv import __version__
-from vecenv.core.layout.native import implementation
+from vecenv.core.layout.native import implementation, install_command
 from vecenv.core.processes.worker import core_limit, room_for_descriptors, usable_cores
 from vecenv.core.system.room import memory_left, processes_left
 from vecenv.envs.toys import CountEnv
@@ -76,7 +76,7 @@ def _of_installation() -> Iterator[_Finding]:
         f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "gymnasium", "cloudpickle", "psutil")
     ]
     yield _Finding(True, f"vecenv {__version__}, Python {platform.python_version()}, {', '.join(versions)}")
-    cost = "each step takes several times longer; install a C compiler, then vecenv again with pip's --force-reinstall"
+    cost = f"each step takes several times longer; install a C compiler, then run: {install_command()}"
     is_native = implementation() == "native"
     yield _Finding(is_native, "steps are made in C" if is_native else "the C extension is missing", cost)
     has_compiler = any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))))

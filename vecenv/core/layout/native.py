@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import select
+import shlex
 import sys
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...errors import ConfigError
 from ...own_log import own_logger
 from . import arena
 
-__all__ = ["IMPLEMENTATIONS", "implementation", "load", "suppress_missing_warning"]
+__all__ = ["IMPLEMENTATIONS", "implementation", "install_command", "load", "suppress_missing_warning"]
 
 IMPLEMENTATIONS = ("native", "python")
 _VARIABLE = "VECENV_IMPLEMENTATION"
@@ -35,7 +36,8 @@ def load() -> Any:
         return None
     if module.ABI != arena.ABI or len(arena.HEADER_WORDS) != module.HEADER_WORDS:
         raise ConfigError(
-            f"vecenv._native has ABI {module.ABI}, these sources have {arena.ABI}; build it again (pip install .)"
+            f"vecenv._native has ABI {module.ABI}, these sources have {arena.ABI}; build it again: "
+            f"{install_command()}"
         )
     return module
 
@@ -55,10 +57,23 @@ def implementation() -> str:
         return "python"
     built = load() is not None
     if wanted == "native" and not built:
-        raise ConfigError(f"{_VARIABLE}=native, but the extension was not built; install with a C compiler")
+        raise ConfigError(
+            f"{_VARIABLE}=native, but the extension was not built; install a C compiler, then run: {install_command()}"
+        )
     if not wanted and not built:
         _warn_missing()
     return wanted or ("native" if built else "python")
+
+
+def install_command() -> str:
+    """Return a command that builds the extension: of the checkout that this package is part of, or of the release."""
+    folder = os.path.abspath(__file__)
+    for _ in __name__.split("."):
+        folder = os.path.dirname(folder)
+    if os.path.exists(os.path.join(folder, "pyproject.toml")):
+        return f"pip install -e {shlex.quote(folder)}"
+    # Without these options, pip takes the same wheel, or the one that it has built without a compiler.
+    return "pip install --force-reinstall --no-deps --no-cache-dir --no-binary vecenv vecenv"
 
 
 def suppress_missing_warning() -> None:
@@ -72,5 +87,5 @@ def _warn_missing() -> None:
         suppress_missing_warning()
         own_logger().warning(
             "the extension vecenv._native was not built, so the work of a step is done in Python, which is slower; "
-            f"install vecenv again with a C compiler, or ask for this with {_VARIABLE}=python"
+            f"install a C compiler, then run: {install_command()}; {_VARIABLE}=python turns this warning off"
         )

@@ -1,0 +1,48 @@
+"""The C extension is missing: messages contain a command that builds it, in a checkout and in an installed package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from vecenv import ConfigError
+from vecenv.cli import main
+from vecenv.core.layout import native
+
+
+@pytest.fixture(params=["checkout", "installed"])
+def command(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Put the package into another folder, without its extension; return the command for that folder."""
+    monkeypatch.setitem(sys.modules, "vecenv._native", None)
+    monkeypatch.setattr(native, "_has_warned", False)
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "vecenv" / "core" / "layout" / "native.py"))
+    if request.param == "installed":
+        return "pip install --force-reinstall --no-deps --no-cache-dir --no-binary vecenv vecenv"
+    (tmp_path / "pyproject.toml").touch()
+    return f"pip install -e {tmp_path}"
+
+
+def test_warning_of_a_missing_extension_has_the_command(
+    command: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("VECENV_IMPLEMENTATION", raising=False)
+    assert [native.implementation() for _ in range(2)] == ["python"] * 2
+    [record] = caplog.records
+    assert f"install a C compiler, then run: {command};" in record.getMessage()
+
+
+def test_error_of_a_required_extension_has_the_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", "native")
+    with pytest.raises(ConfigError) as caught:
+        native.implementation()
+    assert str(caught.value).endswith(f"install a C compiler, then run: {command}")
+
+
+def test_doctor_has_the_command(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("VECENV_IMPLEMENTATION", raising=False)
+    assert main(["doctor"]) == 0
+    assert command.replace(" ", "") in "".join(capsys.readouterr().out.split())
