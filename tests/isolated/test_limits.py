@@ -79,6 +79,15 @@ def test_machine_without_proc_is_an_error_that_names_it(tmp_path: Path) -> None:
     assert done.stdout == "/proc is not mounted, and workers need it; mount it, or use backend='serial'\n", done.stderr
 
 
+def test_doctor_names_a_missing_proc(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import sys, vecenv.cli; sys.exit(vecenv.cli.main(['doctor']))")
+    done = run_with_mount("size=1m", tmp_path, "/proc")
+    out = " ".join(done.stdout.split())
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "note /proc is missing: no pool with workers can be made" in out
+    assert "FAILED two workers do not run here: /proc is not mounted, and workers need it; mount it" in out
+
+
 @pytest.mark.extended
 def test_shortage_of_one_page_shows_in_the_numbers(tmp_path: Path) -> None:
     """The error said that 1 MiB was needed and 1 MiB was free."""

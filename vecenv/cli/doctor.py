@@ -12,6 +12,7 @@ import resource
 import select
 import shutil
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -51,8 +52,15 @@ class _Finding(NamedTuple):
 def run(_options: argparse.Namespace) -> int:
     """Print the findings; return 0 if a pool of two workers runs here, else 1."""
     width = (width_of(sys.stdout) or 100) - 1
-    for finding in (*_of_installation(), *_of_machine(), *_of_system()):
-        _print_finding("ok" if finding.is_good else "note", finding, width)
+    parts = [_of_installation, _of_folders, _of_system]
+    if os.path.exists("/proc/self/stat") or not sys.platform.startswith("linux"):
+        parts.insert(1, _of_machine)
+    else:
+        cost = "no pool with workers can be made, and cores, memory and limits are not known here; mount it"
+        _print_finding("note", _Finding(False, "/proc is missing", cost), width)
+    for part in parts:
+        for finding in part():
+            _print_finding("ok" if finding.is_good else "note", finding, width)
     began = time.monotonic()
     try:
         with VectorEnv([CountEnv] * 2, num_workers=2) as envs:
@@ -102,13 +110,6 @@ def _of_machine() -> Iterator[_Finding]:
     memory = memory_left()
     cost = "workers may be killed by the system; use fewer workers or smaller observations"
     yield _Finding(memory > _FEW_BYTES, f"{memory / _MIB:,.0f} MiB of memory left", cost)
-    with contextlib.suppress(OSError):
-        free = shutil.disk_usage(_SHM).free
-        cost = "pools with large observations do not fit; a container needs a larger --shm-size"
-        yield _Finding(free > _FEW_BYTES, f"{free / _MIB:,.0f} MiB left in {_SHM}", cost)
-    is_writable = os.access(_SHM, os.W_OK)
-    cost = "no pool with workers can be made; mount it, or use backend='serial'"
-    yield _Finding(is_writable, f"{_SHM} {'can' if is_writable else 'cannot'} be written", cost)
     descriptors = room_for_descriptors()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     cost = f"a pool with more workers is refused; raise it by ulimit -n {hard}"
@@ -116,6 +117,21 @@ def _of_machine() -> Iterator[_Finding]:
     processes = processes_left()
     count = "no limit of processes" if math.isinf(processes) else f"{processes:,.0f} processes left"
     yield _Finding(processes > 4 * cores, count, "pools are refused; raise ulimit -u, or pids.max of the cgroup")
+
+
+def _of_folders() -> Iterator[_Finding]:
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(_SHM).free
+        cost = "pools with large observations do not fit; a container needs a larger --shm-size"
+        yield _Finding(free > _FEW_BYTES, f"{free / _MIB:,.0f} MiB left in {_SHM}", cost)
+    is_writable = os.access(_SHM, os.W_OK)
+    cost = "no pool with workers can be made; mount it, or use backend='serial'"
+    yield _Finding(is_writable, f"{_SHM} {'can' if is_writable else 'cannot'} be written", cost)
+    try:
+        yield _Finding(True, f"temporary files are written to {tempfile.gettempdir()}")
+    except FileNotFoundError:
+        cost = "`vecenv top` finds no pool, and checks and reproducers fail; set TMPDIR"
+        yield _Finding(False, "no folder for temporary files can be written", cost)
 
 
 def _of_system() -> Iterator[_Finding]:

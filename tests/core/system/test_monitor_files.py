@@ -56,6 +56,24 @@ def test_temporary_folder_without_a_runtime_folder(
     file.remove()
 
 
+@pytest.mark.parametrize("runtime", [True, False])
+def test_machine_without_a_temporary_folder_warns_once_or_uses_the_other_one(
+    runtime: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "missing")])
+    if not runtime:
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+    files = [MonitorFile({}) for _ in range(2)]
+    assert len(read_monitor_files()) == (2 if runtime else 0)
+    assert [bool(file.path) for file in files] == [runtime] * 2
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == (0 if runtime else 2), "one line of the pools, one of their reader"
+    assert all("No usable temporary directory" in text and "Set TMPDIR or XDG_RUNTIME_DIR" in text for text in found)
+    for file in files:
+        file.remove()
+
+
 def link(folder: Path) -> None:
     target = folder.with_name("target")
     target.mkdir(0o700)

@@ -36,8 +36,7 @@ def load() -> Any:
         return None
     if module.ABI != arena.ABI or len(arena.HEADER_WORDS) != module.HEADER_WORDS:
         raise ConfigError(
-            f"vecenv._native has ABI {module.ABI}, these sources have {arena.ABI}; build it again: "
-            f"{install_command()}"
+            f"vecenv._native has ABI {module.ABI}, these sources have {arena.ABI}; build it again: {install_command()}"
         )
     return module
 

@@ -34,6 +34,9 @@ _OPEN_FOLDER = _OPEN_FILE | getattr(os, "O_DIRECTORY", 0)
 #: Longest content that is read.
 _MOST_NBYTES = 1 << 16
 _numbers = itertools.count(1)
+_ADVICE = "Set TMPDIR or XDG_RUNTIME_DIR to a folder of this user"
+#: The warnings of this process about pools that cannot be found.
+_warnings: set[str] = set()
 
 
 class MonitorFile:
@@ -65,7 +68,8 @@ class MonitorFile:
                     self.path = os.path.join(folder, name)
                     json.dump({**identity, **content}, stream)
         except OSError as error:
-            _LOG.warning("`vecenv top` cannot find this pool: %s: %s", error.filename, error.strerror)
+            where = f"{error.filename}: " if error.filename else ""  # without it, no temporary folder can be written
+            _warn_once(f"`vecenv top` cannot find this pool: {where}{error.strerror}. {_ADVICE}")
             self.remove()
 
     def remove(self) -> None:
@@ -76,13 +80,24 @@ class MonitorFile:
             self.path = ""
 
 
+def _warn_once(text: str) -> None:
+    if text not in _warnings:
+        _warnings.add(text)
+        _LOG.warning("%s", text)
+
+
 def read_monitor_files() -> list[dict[str, Any]]:
     """Return the content of the files of all running pools, by pid and number; remove the files of ended processes.
 
     Files of processes in other pid namespaces, such as other containers, are left out, and so are broken ones.
     """
     found = []
-    for folder in _folders():
+    try:
+        folders = _folders()
+    except OSError as error:
+        _warn_once(f"pools are not looked for: {error.strerror}. {_ADVICE}")
+        return []
+    for folder in folders:
         try:
             with _opened(folder) as folder_fd:
                 _remove_stale(folder_fd)
@@ -95,10 +110,19 @@ def read_monitor_files() -> list[dict[str, Any]]:
 
 
 def _folders() -> list[str]:
-    """Return the folder for new files, and others in which a process with other variables may have its files."""
+    """Return the folder for new files, and others in which a process with other variables may have its files.
+
+    Raises:
+        OSError: there is no such folder.
+    """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    found = [os.path.join(tempfile.gettempdir(), f"vecenv-{os.getuid()}")]
-    return [os.path.join(runtime, "vecenv"), *found] if os.path.isabs(runtime) and os.path.isdir(runtime) else found
+    found = [os.path.join(runtime, "vecenv")] if os.path.isabs(runtime) and os.path.isdir(runtime) else []
+    try:
+        found.append(os.path.join(tempfile.gettempdir(), f"vecenv-{os.getuid()}"))
+    except FileNotFoundError:  # no temporary folder can be written
+        if not found:
+            raise
+    return found
 
 
 @contextlib.contextmanager
