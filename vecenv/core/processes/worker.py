@@ -515,7 +515,7 @@ def start_error(name: str, error: Exception) -> ConfigError:
 
 
 def is_shortage(error: Exception) -> bool:
-    """Return whether the system has no room for what failed, so that another attempt may succeed."""
+    """Return whether the system had no room, so that another attempt may succeed."""
     if isinstance(error, OSError):
         return error.errno in _SHORTAGES
     has_no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)

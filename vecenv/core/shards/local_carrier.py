@@ -96,7 +96,7 @@ class LocalCarrier:
             try:
                 self._children[shard] = self._start(shard)
             except START_ERRORS as error:
-                raise start_error(f"shard {shard}", error) from error
+                raise start_error(f"shard {shard}", error) from error.__cause__ or error
             self._pids[shard] = self._children[shard].pid
         self._children[shard].control.send_frame(pickle.dumps(settings, protocol=5))
 
