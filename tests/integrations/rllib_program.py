@@ -34,15 +34,15 @@ def train(env: Any, mode: str, num_runners: int, **env_config: Any) -> list[list
     return returns_of(algorithm)
 
 
-def train_agents(runner_cls: Any, num_runners: int) -> list[list[float]]:
-    """Return the same for two agents; None is RLlib's own env runner."""
+def train_agents(runner_cls: Any, num_runners: int, *, has_workers: bool = True) -> list[list[float]]:
+    """Return the same for two agents; None is RLlib's own env runner. `has_workers`: whether the envs have workers."""
     config = PPOConfig().environment("agents", env_config={"num_agents": 2})
     config = config.env_runners(
         env_runner_cls=runner_cls, num_env_runners=num_runners, num_envs_per_env_runner=4, rollout_fragment_length=64
     )
     algorithm = build(config.multi_agent(policies={"one"}, policy_mapping_fn=lambda *args, **kwargs: "one"))
     if not num_runners:
-        assert isinstance(algorithm.env_runner.env, ParallelMultiAgentEnv) == (runner_cls is not None)
+        assert isinstance(algorithm.env_runner.env, ParallelMultiAgentEnv) == (runner_cls is not None and has_workers)
     return returns_of(algorithm)
 
 
@@ -73,6 +73,7 @@ def main() -> None:
     tune.register_env("plain", make_env)
     tune.register_env("agents", MultiAgentCartPole)
     runner_cls = multi_agent_runner(timeouts={"step": 60.0})
+    auto_cls = multi_agent_runner(backend="auto", num_workers=1)  # one worker is never faster than the loop
     print(
         json.dumps(
             {
@@ -81,6 +82,7 @@ def main() -> None:
                 "remote": [train(name, MODE, 1), train("CartPole-v1", "sync", 1)],
                 "function": [train(own, MODE, 0, limit=15), train("plain", "sync", 0, limit=15)],
                 "agents, local": [train_agents(runner_cls, 0), train_agents(None, 0)],
+                "agents, auto": [train_agents(auto_cls, 0, has_workers=False), train_agents(None, 0)],
                 "agents, remote": [train_agents(runner_cls, 1), train_agents(None, 1)],
             }
         )

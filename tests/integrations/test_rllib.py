@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 pytest.importorskip("ray.rllib", exc_type=ImportError)
 
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from ray.rllib.env.vector.registration import make_vec
 from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
 
 from vecenv import ConfigError
@@ -149,6 +151,34 @@ def test_multi_agent_answers_equal_those_of_rllibs_own_vector_env(options: dict[
             assert ours.vector_env.statistics()["replayed"] > 0
     finally:
         ours.close()
+
+
+class _SleepingEnv(_MixedEnv):
+    """Each step waits for 50 ms."""
+
+    def step(self, actions: Any) -> Any:
+        time.sleep(0.05)
+        return super().step(actions)
+
+
+@pytest.mark.parametrize(
+    "env_class, num_workers, expected",
+    [(_SleepingEnv, 2, ParallelMultiAgentEnv), (_SleepingEnv, 1, SyncVectorMultiAgentEnv)],
+)
+def test_auto_runner_keeps_rllibs_loop_unless_workers_are_faster(
+    env_class: Any, num_workers: int, expected: Any
+) -> None:
+    """Two workers wait for two envs at the same time; one worker gains nothing."""
+    gymnasium.register("vecenv-test-agents-v0", env_class, disable_env_checker=True)
+    runner = multi_agent_runner(backend="auto", num_workers=num_workers)
+    try:
+        envs = runner._make_vec(object.__new__(runner), make_vec, "vecenv-test-agents-v0", 2, "sync")
+        try:
+            assert type(envs) is expected
+        finally:
+            envs.close()
+    finally:
+        del gymnasium.registry["vecenv-test-agents-v0"]
 
 
 @pytest.mark.parametrize(

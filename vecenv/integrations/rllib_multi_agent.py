@@ -15,7 +15,11 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import logging
 import pickle
+import statistics
+import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 from unittest import mock
@@ -24,7 +28,15 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from ..core.advice.auto import workload_of
+from ..core.advice.sizing import Setting, round_ns
+from ..core.options import AUTO, PoolOptions
+from ..core.pool.backends import measure_first_env
+from ..core.processes.worker import usable_cores
+from ..envs.adapt import adapt_and_build
+from ..envs.state.state import SNAPSHOTTER
 from ..errors import converted, require
+from ..statistics import time_text
 from ..vector.env import VectorEnv, check_options
 from ..vector.options import move_options
 from .rllib import assigned_workers
@@ -34,7 +46,11 @@ __all__ = ["MultiAgentRunner", "ParallelMultiAgentEnv", "multi_agent_runner"]
 _runner_module: Any = require("ray.rllib.env.multi_agent_env_runner", "rllib")
 _sync_module: Any = require("ray.rllib.env.vector.sync_vector_multi_agent_env", "rllib")
 
+_LOG = logging.getLogger("vecenv")
 _ALL = "__all__"
+#: Time that a row takes in the process of the runner, and that it takes a worker longer than the loop, as multiples of
+#: the time to pack actions and to unpack an answer; measured for two agents.
+_CALLERS_SHARE, _WORKERS_SHARE = 1.5, 0.5
 #: The key of the rest of a row in the infos of `_AnswerEnv`.
 _LEFT = "left"
 #: Spaces whose values are arrays or numbers.
@@ -43,6 +59,9 @@ _ARRAY_SPACES = (Box, Discrete, MultiBinary, MultiDiscrete)
 _SHORT_NBYTES = 1024
 #: The first bytes of the rest of a row.
 _MARK = b"vecenv/1"
+#: Workers are chosen only if they are faster by this factor.
+_MARGIN = 1.2
+_REPEATS = 100
 _NO_LEAF = (0, None, None, None)
 
 
@@ -289,16 +308,66 @@ class MultiAgentRunner(_runner_module.MultiAgentEnvRunner):
 
     def make_env(self) -> None:
         """Make the vector env, as RLlib does it, which has no other hook for the kind of vector env."""
-        with mock.patch.object(_runner_module, "make_vec", self._make_vec):
+        make_own = _runner_module.make_vec
+        with mock.patch.object(_runner_module, "make_vec", functools.partial(self._make_vec, make_own)):
             super().make_env()
 
-    def _make_vec(self, name: str, num_envs: int, vectorization_mode: Any) -> ParallelMultiAgentEnv:
+    def _make_vec(self, make_own: Callable[..., Any], name: str, num_envs: int, vectorization_mode: Any) -> Any:
         options = {"num_workers": assigned_workers(), **self.options}
-        return ParallelMultiAgentEnv(functools.partial(gymnasium.make, name), num_envs, **options)
+        env_fn = functools.partial(gymnasium.make, name)
+        if options.get("backend") == AUTO:
+            del options["backend"]
+            if _is_loop_faster(env_fn, num_envs, options["num_workers"]):
+                return make_own(name, num_envs=num_envs, vectorization_mode=vectorization_mode)
+        return ParallelMultiAgentEnv(env_fn, num_envs, **options)
+
+
+def _is_loop_faster(env_fn: Callable[[], Any], num_envs: int, num_workers: int | None) -> bool:
+    """Measure one env in a worker of its own; return whether RLlib's loop over N envs takes less time than workers."""
+    env = env_fn()
+    own = _sync_module.SyncVectorMultiAgentEnv([lambda: env])
+    obs_rows, action_rows = _rows_of(own)
+    actions, obs = (
+        {agent: copy.deepcopy(space).sample() for agent, space in spaces.items()}
+        for spaces in (own.single_action_spaces, own.single_observation_spaces)
+    )
+    env.close()
+    row, left = obs_rows.pack(obs, *_first_ends(list(obs)), {})
+
+    def pack_and_unpack() -> None:
+        action_rows.pack(actions)
+        obs_rows.unpack(row, left)
+
+    times = timeit.repeat(pack_and_unpack, number=_REPEATS, timer=time.thread_time)
+    row_ns = statistics.median(times) / _REPEATS * 1e9
+    answer_fn = functools.partial(_AnswerEnv, env_fn, obs_rows, action_rows)
+    found = measure_first_env([answer_fn], PoolOptions(), adapt=adapt_and_build, snapshotter=SNAPSHOTTER)
+    workload = workload_of(found)
+    if workload is None:
+        _LOG.info("auto: workers for %d envs; env 0 cannot be measured: %s", num_envs, found.failure)
+        return False
+    cores = usable_cores()
+    setting = Setting(min(num_envs, num_workers or cores))
+    workers_ns = round_ns(workload, num_envs, setting, cores) + num_envs * _CALLERS_SHARE * row_ns
+    loop_ns = num_envs * (workload.step_ns - _WORKERS_SHARE * row_ns)
+    is_faster = loop_ns < _MARGIN * workers_ns
+    _LOG.info(
+        "auto: %s for %d envs; a step of all takes about %s in RLlib's own loop, %s with workers%s",
+        "the loop" if is_faster else setting,
+        num_envs,
+        time_text(loop_ns / 1e9),
+        time_text(workers_ns / 1e9),
+        ". There neither a segmentation fault nor a hang of an env can be survived" if is_faster else "",
+    )
+    return is_faster
 
 
 def multi_agent_runner(**options: Any) -> type[MultiAgentRunner]:
     """Return a `MultiAgentRunner` with options of `VectorEnv`, such as `num_workers` or `timeouts`.
+
+    With `backend="auto"` one env is measured in a worker first. RLlib's own loop steps the envs unless workers are
+    estimated to be 1.2 times as fast. The loop survives neither a segmentation fault nor a hang, and has no time
+    limits. The choice is in the log.
 
     Raises:
         ConfigError: an unknown option.
