@@ -49,6 +49,7 @@ LIBRARIES = {
     "tianshou": "tianshou",
     "torchrl": "torchrl",
     "pettingzoo": "pettingzoo",
+    "xuance": "xuance",
 }
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 EXAMPLES_OF_PAGES = {

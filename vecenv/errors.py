@@ -84,6 +84,7 @@ EXTRAS = {
     "torchrl": ("torchrl>=0.14",),
     "treetensor": ("DI-treetensor>=0.4",),
     "video": ("gymnasium[classic-control]>=1.1", "moviepy>=1.0.3", "imageio[ffmpeg]>=2.30", "rich>=13"),
+    "xuance": ("xuance>=1.4",),
 }
 
 

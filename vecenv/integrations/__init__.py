@@ -11,6 +11,7 @@
     tianshou             `VecenvVectorEnv`, a vector env of Tianshou
     torch                batches as tensors, without copies on the CPU and with one asynchronous copy to a GPU
     torchrl              `VecenvEnv`, an env of TorchRL
+    xuance               `VecenvVecEnv`, a vector env of XuanCe
 
 Without its library a module says which package to install.
 """
