@@ -20,7 +20,7 @@ JOBS: dict[str, str] = {
     r"could not import '(array_api_compat|jax|mo_gymnasium|mpe2|supersuit)": "clients",
     r"could not import '(torch\.utils\.tensorboard|treetensor)": "clients",
     r"could not import '(envpool|gym'|ray\.|(vecenv\.integrations\.)?(ding|pufferlib|tianshou|torchrl))": "clients",
-    r"could not import '(vecenv\.integrations\.)?xuance": "clients",
+    r"could not import '(vecenv\.integrations\.)?(rl_games|xuance)": "clients",
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",
     r"could not import '": "whole suite",

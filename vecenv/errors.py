@@ -77,6 +77,7 @@ EXTRAS = {
     "pettingzoo": ("pettingzoo>=1.25",),
     "pufferlib": ("pufferlib>=3.0",),
     "ray": ("ray>=2.50",),
+    "rl_games": ("rl-games>=1.6",),
     "rllib": ("ray[rllib]>=2.50",),
     "sb3": ("stable-baselines3>=2.3",),
     "tianshou": ("tianshou>=2.0",),

@@ -4,6 +4,7 @@
     pettingzoo           `PettingZooVectorEnv`, a row per agent; `JointEnv` and `TurnEnv`, adapters for one env
     prometheus           `exporter`, which serves the counters of pools to Prometheus
     pufferlib            `VecenvBackend`, a backend of PufferLib's `vector.make`
+    rl_games             `VecenvVecEnv`, a vector env of rl_games
     rllib                creators of vector envs for the env runners of RLlib
     rllib_multi_agent    an env runner of RLlib whose multi-agent envs live in worker processes
     sb3                  `SB3VecEnv`, a VecEnv of Stable-Baselines3
