@@ -148,6 +148,25 @@ def test_module_that_would_not_survive_a_fork_is_left_to_the_workers(reason: str
 
 
 @pytest.mark.extended
+def test_refused_module_costs_one_server_for_all_modules_of_its_package(tmp_path: Path) -> None:
+    """XuanCe has more than ten modules that import `scipy.stats`, which has a generator."""
+    package = tmp_path / "package"
+    package.mkdir()
+    add(tmp_path / "part.py", UNSAFE["has a random generator"])
+    for name in ("a", "b", "c"):
+        add(package / f"{name}.py", "import one, part\nclass Env(one.Env): pass")
+    source = """
+        import one, package.a, package.b, package.c
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+        print(is_forked(package.a.Env, package.b.Env, package.c.Env), is_forked(one.Env))
+    """
+    told, found = lines_of(source, tmp_path)
+    assert "workers import module 'package.a' and 2 others of its package themselves: " in told
+    assert found == "False True"
+    assert num_imports("one", tmp_path) == 6  # the program, the refused server, 3 workers, and the server of `one`
+
+
+@pytest.mark.extended
 def test_module_with_a_name_for_the_global_generators_is_imported_in_a_server(tmp_path: Path) -> None:
     """hbutils, which LightZero imports, has one."""
     add(tmp_path / "one.py", "import random, numpy; first, second = random._inst, numpy.random.mtrand._rand")

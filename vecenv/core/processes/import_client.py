@@ -127,8 +127,12 @@ def prepare_server(
                     continue
                 if not name:  # it was killed before it began
                     return None
-                _refused[name] = reason
-                _LOG.info("workers import module %r themselves: %s", name, reason)
+                package = name.partition(".")[0]
+                # Most others import the same parts. Each that is refused, too, would cost the imports of a server.
+                others = [one for one in wanted - {name} if one.partition(".")[0] == package]
+                _refused.update(dict.fromkeys([name, *others], reason))
+                also = f" and {len(others)} others of its package" if others else ""
+                _LOG.info("workers import module %r%s themselves: %s", name, also, reason)
                 continue
             files = {**earlier.files, **report.files}
             _current = _ImportServer(surroundings, server, earlier.modules | missing, files)
