@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from .system.process_settings import ProcessSettings
 
 __all__ = [
     "AUTO",
+    "DEFAULT_START_METHOD",
     "RECOVERING",
     "START_METHODS",
     "Limits",
@@ -31,6 +33,8 @@ __all__ = [
 #: Value of `num_workers` and `backend`: measure an env, then choose.
 AUTO = "auto"
 START_METHODS = ("forkserver", "spawn", "fork")
+#: The start method of workers unless another one is given.
+DEFAULT_START_METHOD = "forkserver" if hasattr(os, "fork") else "spawn"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -113,7 +117,7 @@ class PoolOptions:
             space.
         ignores_extra_keys: drop keys of dicts that their space lacks, with a warning (Gymnasium drops them without
             one); if False, such keys are an error.
-        context: start method, 'forkserver', 'spawn' or 'fork'.
+        context: start method, 'forkserver', 'spawn' or 'fork'; only 'spawn' where the system cannot fork.
         num_threads: threads that numeric libraries may use in a worker, unless the environment variables of these
             libraries (`OMP_NUM_THREADS` and others) are set.
         spin: longest busy wait in seconds before a wait sleeps, with a yield every few polls; only while recent
@@ -139,7 +143,7 @@ class PoolOptions:
     final_obs: bool = False
     strict: bool = False
     ignores_extra_keys: bool = False
-    context: str = "forkserver"
+    context: str = DEFAULT_START_METHOD
     num_threads: int = 1
     spin: float = 500e-6
     debug: bool = False
@@ -207,6 +211,10 @@ def check_options(options: PoolOptions) -> PoolOptions:
         if name != "worker_init" or options.worker_init is not None:
             plain[name] = check_option(name, getattr(options, name))
     check_choice("context", options.context, START_METHODS)
+    if options.context != "spawn" and not hasattr(os, "fork"):
+        raise ConfigError(
+            f"context={options.context!r} needs os.fork, which this system lacks; use 'spawn'", key="context"
+        )
     infos: Any = options.infos
     if not isinstance(infos, Infos):
         known = [f"Infos.{one.name}" for one in Infos]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..config import Config
 from ..core.layout.flags import Autoreset
-from ..core.options import Limits, PoolFailurePolicy, PoolOptions
+from ..core.options import DEFAULT_START_METHOD, Limits, PoolFailurePolicy, PoolOptions
 from ..core.parent.leases import NUM_LEASES
 from ..core.system.clock import MOST_SECONDS, is_number, limit_of
 from ..errors import ConfigError
@@ -56,7 +56,7 @@ PROCESS_CONFIG: dict[str, Any] = {
     "on_step_error": "close",  # the same; 'close' closes the manager
     "shared_memory": True,  # False: observations and rewards are pickled, and need not fit their spaces
     "copy_on_get": True,  # False: large observations are lent from shared memory until the caller drops them
-    "context": "forkserver",  # start method of the workers: 'forkserver', 'spawn' or 'fork'
+    "context": DEFAULT_START_METHOD,  # start method of the workers: 'forkserver', 'spawn' or 'fork'
     "wait_num": math.inf,  # number of results that a step waits for
     "step_wait_timeout": None,  # then it collects further results for this long; None: until all have arrived
     "connect_timeout": 60,  # limit of a reset if reset_timeout is longer or None; not if `timeouts` has a reset limit

@@ -19,7 +19,7 @@ import psutil
 
 from vecenv.core.advice.auto import workload_of
 from vecenv.core.advice.sizing import SERIAL, Setting, Workload, choose_setting, round_ns
-from vecenv.core.options import Limits, PoolOptions, resolve
+from vecenv.core.options import DEFAULT_START_METHOD, Limits, PoolOptions, resolve
 from vecenv.core.pool.backends import measure_first_env
 from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.factory import EnvFactory
@@ -192,7 +192,7 @@ class _Search(contextlib.AbstractContextManager["_Search"]):
         """Return the cost of a step, and whether several envs may step at once in one process."""
         given = self.options
         options = PoolOptions(
-            context=given.get("context") or "forkserver",
+            context=given.get("context") or DEFAULT_START_METHOD,
             limits=resolve(read_timeouts(given.get("timeouts")), Limits()),
             worker_init=read_engine(given.get("engine")).worker_init,
         )

@@ -23,7 +23,7 @@ from ..core.advice.facts import SettingNames
 from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.rows import RowRange
 from ..core.layout.spec import Array, Leaf, copy_spaces
-from ..core.options import PoolOptions
+from ..core.options import DEFAULT_START_METHOD, PoolOptions
 from ..core.parent.batch import Batch
 from ..core.parent.leases import NUM_LEASES
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
@@ -133,7 +133,7 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
             num_workers=num_workers,
             autoreset=Autoreset.NEXT_STEP,  # The pool resets abandoned batches only.
             leases=NUM_LEASES if self.copy else 0,
-            context="forkserver" if context is None else context,
+            context=DEFAULT_START_METHOD if context is None else context,
             warns_of_views=not self.copy,
             **common,
         )

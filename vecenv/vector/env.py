@@ -25,7 +25,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.spec import copy_spaces
-from ..core.options import PoolOptions
+from ..core.options import DEFAULT_START_METHOD, PoolOptions
 from ..core.parent.batch import Batch
 from ..core.parent.leases import NUM_LEASES
 from ..core.spares.resets import SpareRule
@@ -131,7 +131,8 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
             copy: if True (default) arrays are yours. Batches under 16 KiB are copied. Larger ones are lent without a
                 copy and reused once you drop them; beyond three on loan, they are copied. If False, arrays are views
                 of shared memory, valid until `depth - 1` later batches have been received; see `engine`.
-            context: start method of the workers: 'forkserver' (default), 'spawn' or 'fork'.
+            context: start method of the workers: 'forkserver' (default), 'spawn' or 'fork'. If the
+                system cannot fork, 'spawn' is the only one, and the default.
             observation_mode: 'same' (default); 'different' for spaces of the same shapes and dtypes with other bounds;
                 or a pair (observation_space, single_observation_space).
             autoreset_mode: when an ended env is reset: NEXT_STEP (default), SAME_STEP or DISABLED, as in Gymnasium.
@@ -223,7 +224,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
             # In DISABLED mode ended envs are reset by mask, which repeats the other envs' last observations. The caller
             # could change these if they were lent, so nothing is lent.
             leases=NUM_LEASES if self.copy and self.autoreset_mode != AutoresetMode.DISABLED else 0,
-            context="forkserver" if context is None else context,
+            context=DEFAULT_START_METHOD if context is None else context,
             warns_of_views=not self.copy,
             **common,
         )
