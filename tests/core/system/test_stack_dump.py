@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -191,6 +192,12 @@ def test_process_is_not_signalled_once_its_stack_file_is_closed(scene: Scene) ->
     scene.wait_until_ready()
     assert file.request(pid) == ""
     assert scene.process is not None and scene.process.poll() is None, "an unarmed process would have died of it"
+
+
+def test_stack_file_without_files_in_memory_has_no_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    with contextlib.closing(StackFile("none", 2)) as file:
+        assert os.fstat(file.fd.number).st_nlink == 0 and file.notes() == [None, None]
 
 
 def test_closing_twice() -> None:

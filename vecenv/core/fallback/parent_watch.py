@@ -78,7 +78,9 @@ def watch_parent(pid: int, pidfd: int, connection: int, mark: str) -> None:
             watch.end_with_parent(_END_MS if watch.is_orphan() else 0)
 
     signal.signal(signal.SIGCONT, on_continue)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
     # Signals belong to the env's thread, so the watcher's thread blocks all of them.
     before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:

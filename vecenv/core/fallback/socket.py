@@ -33,6 +33,9 @@ from .words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, SharedWords, W
 
 __all__ = ["SocketHub", "make_socket_slots"]
 
+#: More than the wakes that a pipe contains as a rule; an event counter is read as a whole.
+_WAKE_NBYTES = 4096
+
 
 class SocketHub(FallbackHub):
     """The parent's end over the control sockets of worker processes.
@@ -151,7 +154,7 @@ class SocketHub(FallbackHub):
         event: Event | None = None
         for descriptor, bits in ready:
             if descriptor == self._event_fd.number:
-                os.read(descriptor, 8)
+                os.read(descriptor, _WAKE_NBYTES)
                 event = event or Event("message", -1)
             elif descriptor == workers[descriptor].pidfd.number:
                 self._take_all(workers[descriptor])

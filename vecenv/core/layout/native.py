@@ -52,7 +52,8 @@ def implementation() -> str:
     wanted = os.environ.get(_VARIABLE, "")
     if wanted and wanted not in IMPLEMENTATIONS:
         raise ConfigError(f"{_VARIABLE}: expected one of {IMPLEMENTATIONS}, got {wanted!r}")
-    if not sys.platform.startswith("linux") or not hasattr(select, "epoll"):  # gevent removes `select.epoll`
+    has_calls = hasattr(select, "epoll") and hasattr(os, "eventfd") and hasattr(os, "pidfd_open")
+    if not sys.platform.startswith("linux") or not has_calls:  # gevent removes `select.epoll`
         return "python"
     built = load() is not None
     if wanted == "native" and not built:

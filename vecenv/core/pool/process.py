@@ -313,14 +313,13 @@ class ProcessEngine(Engine):
 
     def _make_hub(self, plan: ArenaPlan, segment: Segment, counters: Segment, spin_ns: int) -> Hub:
         group = self._group
-        epoll, wake_event = group.watch_all()
+        wake_event = group.create_wake_event()
         if self._implementation != "native":
             from ..fallback.socket import SocketHub
 
             return SocketHub(
                 plan, segment.memory, counters.memory, self._slots.by_env, group.workers, wake_event.descriptor
             )
-        group.watch_wake_event()
         has_own_core = self._slots.num_used < usable_cores()
         return NativeHub(
             plan,
@@ -328,7 +327,7 @@ class ProcessEngine(Engine):
             counters.memory,
             self._slots.by_env,
             wake_event.descriptor.number,
-            epoll.fileno(),
+            group.watch_all().fileno(),
             spin_ns if has_own_core else min(spin_ns, _PARENT_SPIN_NS),
             spin_ns,
         )

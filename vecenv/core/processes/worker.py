@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import psutil
+
 from ...errors import (
     ConfigError,
     RemoteTraceback,
@@ -74,7 +76,7 @@ _LOG = own_logger()
 #: system keeps the process, for example while it waits for a dead file server, or if its fork server was stopped.
 _END_SECONDS = 5.0
 #: Number of descriptors that this process has for a worker whose output is captured.
-_WORKER_DESCRIPTORS = 9
+_WORKER_DESCRIPTORS = 10
 #: Errors of a start. EOFError and ConnectionError: fork servers were killed, often for want of memory.
 START_ERRORS = (OSError, EOFError, MemoryError)
 #: Numbers of system errors that may be over at the next call.
@@ -572,8 +574,8 @@ def room_for_descriptors() -> int:
     """Return how many more workers can have captured output: each needs two descriptors more than without."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        num_open = len(os.listdir("/proc/self/fd"))
-    except OSError:  # no descriptor is left
+        num_open = int(psutil.Process().num_fds())
+    except (OSError, psutil.Error):  # no descriptor is left
         return 0
     return max(0, limit - num_open - START_DESCRIPTORS) // _WORKER_DESCRIPTORS
 

@@ -42,8 +42,8 @@ class WorkerGroup:
         server: the import server that its workers are forked from; None: they import all modules themselves.
         shared: the objects of `multiprocessing` that workers and their successors share with this process.
         monitor_file: announces the pool to `vecenv top`; None: there is none.
-        epoll: watches the pidfds of the workers, and with C also `wake_event`.
-        wake_event: wakes the parent; None before `watch_all`.
+        epoll: with C, watches the pidfds of the workers and `wake_event`; otherwise `SocketHub` does.
+        wake_event: wakes the parent; None before the hub is made.
     """
 
     def __init__(self, close_seconds: float | None = 5.0) -> None:
@@ -71,7 +71,7 @@ class WorkerGroup:
             found += worker.descriptors()
         found += [descriptor for shared in self.shared for descriptor in shared.descriptors]
         found += [segment.fd for segment in (self.segment, self.counters) if segment is not None]
-        found += [self.wake_event.descriptor] if self.wake_event is not None else ()
+        found += self.wake_event.descriptors() if self.wake_event is not None else ()
         return found if self.epoll is None else [*found, self.epoll]
 
     def share_objects(self, context: str) -> SharedObjects:
@@ -101,23 +101,24 @@ class WorkerGroup:
         """Set the import server, if there is one; it is kept until the group ends."""
         self.server = server
 
-    def watch_all(self) -> tuple[select.epoll, WakeEvent]:
-        """Create `epoll` and `wake_event`, and watch for the end of all workers; return both."""
+    def create_wake_event(self) -> WakeEvent:
+        """Create `wake_event`, and return it."""
+        self.wake_event = WakeEvent()
+        return self.wake_event
+
+    def watch_all(self) -> select.epoll:
+        """Create `epoll`, which reports the ends of workers and wakes by them or by `wake`; return it."""
+        assert self.wake_event is not None
         self.epoll = select.epoll()
+        self.epoll.register(self.wake_event.descriptor, select.EPOLLIN | select.EPOLLET)
         for worker in self.workers:
             self.watch(worker)
-        self.wake_event = WakeEvent()
-        return self.epoll, self.wake_event
-
-    def watch_wake_event(self) -> None:
-        """Make waits end when `wake_event` is written, by the C code of workers or by `wake`."""
-        assert self.epoll is not None and self.wake_event is not None
-        self.epoll.register(self.wake_event.descriptor, select.EPOLLIN | select.EPOLLET)
+        return self.epoll
 
     def watch(self, worker: Worker) -> None:
-        """Make waits end when this worker exits, until it is released."""
-        assert self.epoll is not None
-        worker.watch_in(self.epoll)
+        """Have `epoll`, if there is one, report the end of this worker, until it is released."""
+        if self.epoll is not None:
+            worker.watch_in(self.epoll)
 
     def serve(self, hub: Hub) -> None:
         """Set the hub that the workers serve; from now on `end` lets them finish."""

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from ...errors import describe_exit
+from ..options import DEFAULT_START_METHOD
 from ..processes.worker import START_ERRORS, start_error
 from ..system.clock import Deadline, now_ns
 from ..system.descriptor import Descriptor, WakeEvent
@@ -38,6 +39,8 @@ __all__ = ["LocalCarrier"]
 _END_SECONDS = 5.0
 #: Longest sleep of one poll in milliseconds; system calls take them as int32.
 _LONGEST_POLL_MS = 1_000_000
+#: More than the wakes that a pipe contains as a rule; an event counter is read as a whole.
+_WAKE_NBYTES = 4096
 
 
 class _Settings(NamedTuple):
@@ -78,7 +81,7 @@ class LocalCarrier:
         context: start method of the processes: 'forkserver', 'spawn' or 'fork'.
     """
 
-    def __init__(self, context: str = "forkserver") -> None:
+    def __init__(self, context: str = DEFAULT_START_METHOD) -> None:
         self._context = context
         self._owner_pid = os.getpid()
         self._children: dict[int, _Child] = {}
@@ -121,7 +124,7 @@ class LocalCarrier:
     def _descriptors(self) -> tuple[Any, ...]:
         """Return the owners of descriptors that a forked shard must close."""
         children = [*self._children.values(), *self._ending]
-        return (self._wake_event.descriptor, *(end for child in children for end in (child.control, child.pidfd)))
+        return (*self._wake_event.descriptors(), *(end for child in children for end in (child.control, child.pidfd)))
 
     def share(self, data: bytes) -> bytes:
         """Return the value itself: it travels with each request."""
@@ -169,7 +172,7 @@ class LocalCarrier:
                 self._ending.remove(child)
                 child.release()
         if self._wake_event.descriptor.number in ready:
-            os.eventfd_read(self._wake_event.descriptor.number)
+            os.read(self._wake_event.descriptor.number, _WAKE_NBYTES)
             return True
         return False
 

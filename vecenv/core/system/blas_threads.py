@@ -7,6 +7,7 @@ preload of the fork server) are limited by a call. A variable that the program o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -92,7 +93,7 @@ def _call_first(path: str, setters: tuple[str, ...], num_threads: int) -> None:
 
 def _loaded_libraries() -> Iterator[str]:
     seen = set()
-    with open("/proc/self/maps") as maps:
+    with contextlib.suppress(FileNotFoundError), open("/proc/self/maps") as maps:  # without /proc, they are not known
         for line in maps:
             path = line.rstrip("\n").partition("/")[2]
             if ".so" in path and path not in seen:

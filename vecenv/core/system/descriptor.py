@@ -7,8 +7,10 @@ gets a number of its own from `duplicate`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import sys
 import tempfile
 import threading
 
@@ -18,6 +20,8 @@ __all__ = ["Descriptor", "WakeEvent"]
 
 #: Errors of a system call that the kernel lacks, or that a sandbox forbids, such as the seccomp filter of a container.
 _REFUSED = (errno.ENOSYS, errno.EPERM, errno.EACCES)
+#: The number that `wake` adds to an event counter.
+_ONE = (1).to_bytes(8, sys.byteorder)
 
 
 class Descriptor:
@@ -36,6 +40,14 @@ class Descriptor:
     def of_event(cls) -> Descriptor:
         """Return a new event counter (eventfd), whose reads and writes do not block."""
         return cls(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+
+    @classmethod
+    def of_pipe(cls) -> tuple[Descriptor, Descriptor]:
+        """Return the ends of a new pipe, for reading and for writing; neither blocks."""
+        ends = os.pipe()
+        for number in ends:
+            os.set_blocking(number, False)
+        return cls(ends[0]), cls(ends[1])
 
     @classmethod
     def of_memory(cls, name: str) -> Descriptor:
@@ -97,21 +109,32 @@ class Descriptor:
 class WakeEvent:
     """An event counter (eventfd) that any thread and any signal handler may write, also while it is closed.
 
+    Where the system has no event counters, it is a pipe.
+
     Attributes:
-        descriptor: becomes readable by `wake`.
+        descriptor: becomes readable by `wake`, until it has been read.
     """
 
     def __init__(self) -> None:
-        self.descriptor = Descriptor.of_event()
+        if hasattr(os, "eventfd"):
+            self.descriptor = self._writer = Descriptor.of_event()
+        else:
+            self.descriptor, self._writer = Descriptor.of_pipe()
         self._lock = threading.RLock()  # the system call of `wake` runs without the GIL
 
     def wake(self) -> None:
         """Make the descriptor readable; does nothing once it is closed."""
         with signals_deferred(), self._lock:
             if not self.descriptor.closed:
-                os.eventfd_write(self.descriptor.number, 1)
+                with contextlib.suppress(BlockingIOError):  # a full pipe is readable
+                    os.write(self._writer.number, _ONE)
+
+    def descriptors(self) -> list[Descriptor]:
+        """Return the descriptors that a forked worker must close."""
+        return [self.descriptor, self._writer]
 
     def close(self) -> None:
         """Close the descriptor, after a `wake` of another thread that has begun; may be repeated."""
         with signals_deferred(), self._lock:
+            self._writer.close()
             self.descriptor.close()

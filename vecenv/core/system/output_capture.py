@@ -120,7 +120,7 @@ class OutputPipes:
     def descriptors(self) -> list[Descriptor]:
         """Return the descriptors that a forked worker must close, those of the relay included."""
         own = [*self._readers, *self.write_ends, *self._relayed]
-        return own if self._stop is None else [*own, self._stop.descriptor]
+        return own if self._stop is None else [*own, *self._stop.descriptors()]
 
     def readers(self) -> list[Descriptor]:
         """Return the read ends that are open and not read by a relay."""

@@ -1,11 +1,26 @@
-"""Read the state, the start and the CPU time of any process. A pid and a start time together identify a process."""
+"""Read the state, the start and the CPU time of any process. A pid and a start time together identify a process.
+
+Where /proc is missing, psutil knows a part of that.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from enum import IntEnum
 
-__all__ = ["StatField", "busy_ns", "run_delay_ns", "started_at", "stat_fields", "state_of"]
+import psutil
+
+__all__ = ["StatField", "busy_ns", "environ_of", "run_delay_ns", "started_at", "stat_fields", "state_of"]
+
+_STATES = {
+    psutil.STATUS_RUNNING: "R",
+    psutil.STATUS_STOPPED: "T",
+    psutil.STATUS_TRACING_STOP: "t",
+    psutil.STATUS_DISK_SLEEP: "D",
+    psutil.STATUS_ZOMBIE: "Z",
+}
 
 
 class StatField(IntEnum):
@@ -22,11 +37,54 @@ class StatField(IntEnum):
 def stat_fields(pid: int | str) -> list[str]:
     """Return the fields behind the name in /proc/PID/stat. Raises OSError if there is no such process.
 
+    Without /proc, fields that are unknown are '0'.
+
     Args:
         pid: a process id, or 'self'.
     """
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()
+    except FileNotFoundError:
+        if os.path.exists("/proc/self/stat"):
+            raise
+    with _psutil_errors():
+        return _fields_without_proc(os.getpid() if pid == "self" else int(pid))
+
+
+def _fields_without_proc(pid: int) -> list[str]:
+    process = psutil.Process(pid)
+    fields = ["0"] * (1 + max(StatField))
+    with process.oneshot():
+        fields[StatField.STATE] = _STATES.get(process.status(), "S")
+        fields[StatField.SESSION] = str(os.getsid(pid))
+        fields[StatField.STARTED] = str(round(process.create_time() * 100))
+    return fields
+
+
+def environ_of(pid: int) -> str:
+    """Return the environment variables with which a process was started, as one text.
+
+    Raises:
+        OSError: it has ended, or belongs to another user.
+    """
+    try:
+        with open(f"/proc/{pid}/environ", errors="replace") as environ:
+            return environ.read()
+    except FileNotFoundError:
+        if os.path.exists("/proc/self/stat"):
+            raise
+    with _psutil_errors():
+        return str(psutil.Process(pid).environ())
+
+
+@contextlib.contextmanager
+def _psutil_errors() -> Iterator[None]:
+    """Convert errors of psutil to OSError."""
+    try:
+        yield
+    except psutil.Error as error:
+        raise ProcessLookupError(str(error)) from error
 
 
 def started_at(pid: int) -> str:

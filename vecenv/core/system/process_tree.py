@@ -6,7 +6,8 @@ shows where they come from. A worker therefore has a mark, a random text that it
     the environment variable VECENV_WORKER     programs that are executed; /proc/PID/environ shows it
     the name of a mapped memory file           processes that are forked only; /proc/PID/maps shows it
 
-A process that clears its environment and executes a program is not found. Where /proc is missing, no process is.
+A process that clears its environment and executes a program is not found. Where /proc is missing, only programs that
+are executed are found.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import contextlib
 import mmap
 import os
 import re
-import select
 import signal
+import time
+
+import psutil
 
 from .clock import Deadline
-from .descriptor import Descriptor
-from .process_stat import StatField, stat_fields
+from .process_stat import StatField, environ_of, stat_fields, state_of
 
 __all__ = ["VARIABLE", "find_tree", "kill_tree", "mark_of", "new_mark", "set_mark"]
 
@@ -28,6 +30,8 @@ __all__ = ["VARIABLE", "find_tree", "kill_tree", "mark_of", "new_mark", "set_mar
 VARIABLE = "VECENV_WORKER"
 #: How long killed processes may take to end, in seconds.
 _END_SECONDS = 5.0
+#: How long to sleep between two checks whether they have ended.
+_POLL_SECONDS = 0.001
 #: How often processes are searched for: the ones that were found may have started others before they were killed.
 _MOST_ROUNDS = 4
 #: In a worker: the mappings that show its marks.
@@ -89,28 +93,27 @@ def find_tree(leader: int, mark: str, since: str) -> list[int]:
     """
     found: list[int] = []
     try:
-        names = os.listdir("/proc")
+        pids = psutil.pids()
     except OSError:  # no descriptor is left; the process group has most of them
         return found
-    for name in names:
-        if name.isdigit() and int(name) != os.getpid():
+    for pid in pids:
+        if pid != os.getpid():
             with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
-                fields = stat_fields(name)
+                fields = stat_fields(pid)
                 if fields[StatField.STATE] == "Z":
                     continue
                 session = int(fields[StatField.SESSION])  # 0: its leader is outside this container
                 is_member = session == leader > 0
                 is_younger = int(fields[StatField.STARTED]) >= int(since)
-                if is_member or (mark and is_younger and _is_marked(name, mark)):
-                    found.append(int(name))
+                if is_member or (mark and is_younger and _is_marked(pid, mark)):
+                    found.append(pid)
     return found
 
 
-def _is_marked(pid: str, mark: str) -> bool:
+def _is_marked(pid: int, mark: str) -> bool:
     """Return whether a process has the mark. Raises OSError if it belongs to another user, or has ended."""
-    with open(f"/proc/{pid}/environ", "rb") as environ:
-        if mark.encode() in environ.read():
-            return True
+    if mark in environ_of(pid):
+        return True
     if os.readlink(f"/proc/{pid}/exe") != os.readlink("/proc/self/exe"):
         return False
     with open(f"/proc/{pid}/maps", "rb") as maps:
@@ -119,18 +122,10 @@ def _is_marked(pid: str, mark: str) -> bool:
 
 def _end(pids: list[int], leader: int, deadline: Deadline) -> None:
     """Kill processes, and wait until all but `leader` have ended."""
-    with contextlib.ExitStack() as opened:
-        poll = select.poll()
-        running = set()
-        for pid in pids:
-            with contextlib.suppress(OSError):  # it has ended, or no descriptor is left
-                if pid != leader:
-                    pidfd = opened.enter_context(contextlib.closing(Descriptor(os.pidfd_open(pid))))
-                    poll.register(pidfd, select.POLLIN)
-                    running.add(pidfd.number)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        while running and not deadline.is_over():
-            for number, _ in poll.poll(1e3 * (deadline.seconds_left() or 0.0)):
-                poll.unregister(number)
-                running.remove(number)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    running = set(pids) - {leader}
+    while running and not deadline.is_over():
+        running = {pid for pid in running if state_of(pid) not in ("", "Z")}
+        time.sleep(_POLL_SECONDS if running else 0.0)

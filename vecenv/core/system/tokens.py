@@ -12,32 +12,40 @@ __all__ = ["Tokens"]
 class Tokens:
     """A semaphore that two processes share. No call blocks, and a process that dies keeps only the tokens it has taken.
 
+    It is a pipe, from which each byte can be read once.
+
     Args:
-        descriptor: an event counter of `of`, or another number of the same file.
+        descriptor: the end of the pipe for reading, or another number of the same file.
+        writer: the other end, by which tokens are given back; None: this process only takes them.
     """
 
-    def __init__(self, descriptor: Descriptor) -> None:
+    def __init__(self, descriptor: Descriptor, writer: Descriptor | None = None) -> None:
         self.descriptor = descriptor
+        self._writer = writer
 
     @classmethod
     def of(cls, count: int) -> Tokens:
         """Return a new semaphore with this number of tokens."""
-        return cls(Descriptor(os.eventfd(count, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)))
+        found = cls(*Descriptor.of_pipe())
+        found.give_back(count)
+        return found
 
     def take(self) -> bool:
         """Take one token; return False if there is none, or if this end is closed."""
         if self.descriptor.closed:
             return False
         try:
-            os.eventfd_read(self.descriptor.number)
+            return bool(os.read(self.descriptor.number, 1))
         except BlockingIOError:
             return False
-        return True
 
-    def give_back(self) -> None:
-        """Give a token back that was taken."""
-        os.eventfd_write(self.descriptor.number, 1)
+    def give_back(self, count: int = 1) -> None:
+        """Give tokens back that were taken."""
+        assert self._writer is not None
+        os.write(self._writer.number, bytes(count))
 
     def close(self) -> None:
         """Close this end; may be repeated."""
         self.descriptor.close()
+        if self._writer is not None:
+            self._writer.close()
