@@ -140,7 +140,8 @@ def _of_system() -> Iterator[_Finding]:
         _has_pidfd(), "pidfd_open", "the death of a worker is noticed through a pipe, which its children may keep open"
     )
     yield _Finding(_has_memfd(), "memfd_create", "stacks of workers and counters are kept in temporary files")
-    yield _Finding(hasattr(select, "epoll"), "epoll", "steps are made in Python, and take several times longer")
+    cost = "steps are made in Python, and take several times longer"
+    yield _Finding(hasattr(select, "epoll") and hasattr(os, "eventfd"), "epoll", cost)
     is_counted = os.access("/proc/thread-self/schedstat", os.R_OK)
     yield _Finding(is_counted, "schedstat", "times of envs contain the waits for a core, so advice is less exact")
 

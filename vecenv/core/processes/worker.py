@@ -21,8 +21,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-import psutil
-
 from ...errors import (
     ConfigError,
     RemoteTraceback,
@@ -574,8 +572,8 @@ def room_for_descriptors() -> int:
     """Return how many more workers can have captured output: each needs two descriptors more than without."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        num_open = int(psutil.Process().num_fds())
-    except (OSError, psutil.Error):  # no descriptor is left
+        num_open = len(os.listdir("/dev/fd"))
+    except OSError:  # no descriptor is left
         return 0
     return max(0, limit - num_open - START_DESCRIPTORS) // _WORKER_DESCRIPTORS
 

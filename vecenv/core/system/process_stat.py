@@ -9,18 +9,12 @@ import contextlib
 import os
 from collections.abc import Iterator
 from enum import IntEnum
+from typing import Any
 
-import psutil
+__all__ = ["StatField", "busy_ns", "environ_of", "find_pids", "run_delay_ns", "started_at", "stat_fields", "state_of"]
 
-__all__ = ["StatField", "busy_ns", "environ_of", "run_delay_ns", "started_at", "stat_fields", "state_of"]
-
-_STATES = {
-    psutil.STATUS_RUNNING: "R",
-    psutil.STATUS_STOPPED: "T",
-    psutil.STATUS_TRACING_STOP: "t",
-    psutil.STATUS_DISK_SLEEP: "D",
-    psutil.STATUS_ZOMBIE: "Z",
-}
+#: The states of /proc, by their names in psutil.
+_STATES = {"running": "R", "stopped": "T", "tracing-stop": "t", "disk-sleep": "D", "zombie": "Z"}
 
 
 class StatField(IntEnum):
@@ -48,18 +42,23 @@ def stat_fields(pid: int | str) -> list[str]:
     except FileNotFoundError:
         if os.path.exists("/proc/self/stat"):
             raise
-    with _psutil_errors():
-        return _fields_without_proc(os.getpid() if pid == "self" else int(pid))
-
-
-def _fields_without_proc(pid: int) -> list[str]:
-    process = psutil.Process(pid)
+    pid = os.getpid() if pid == "self" else int(pid)
     fields = ["0"] * (1 + max(StatField))
-    with process.oneshot():
+    with _process(pid) as process:
         fields[StatField.STATE] = _STATES.get(process.status(), "S")
         fields[StatField.SESSION] = str(os.getsid(pid))
         fields[StatField.STARTED] = str(round(process.create_time() * 100))
     return fields
+
+
+def find_pids() -> list[int]:
+    """Return the ids of all processes. Raises OSError if no descriptor is left."""
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except FileNotFoundError:
+        import psutil
+
+        return list(psutil.pids())
 
 
 def environ_of(pid: int) -> str:
@@ -74,15 +73,17 @@ def environ_of(pid: int) -> str:
     except FileNotFoundError:
         if os.path.exists("/proc/self/stat"):
             raise
-    with _psutil_errors():
-        return str(psutil.Process(pid).environ())
+    with _process(pid) as process:
+        return str(process.environ())
 
 
 @contextlib.contextmanager
-def _psutil_errors() -> Iterator[None]:
-    """Convert errors of psutil to OSError."""
+def _process(pid: int) -> Iterator[Any]:
+    """Give a process to the block as psutil sees it; raise its errors as OSError."""
+    import psutil  # only systems without /proc take the time of this import
+
     try:
-        yield
+        yield psutil.Process(pid)
     except psutil.Error as error:
         raise ProcessLookupError(str(error)) from error
 

@@ -19,10 +19,8 @@ import re
 import signal
 import time
 
-import psutil
-
 from .clock import Deadline
-from .process_stat import StatField, environ_of, stat_fields, state_of
+from .process_stat import StatField, environ_of, find_pids, stat_fields, state_of
 
 __all__ = ["VARIABLE", "find_tree", "kill_tree", "mark_of", "new_mark", "set_mark"]
 
@@ -93,7 +91,7 @@ def find_tree(leader: int, mark: str, since: str) -> list[int]:
     """
     found: list[int] = []
     try:
-        pids = psutil.pids()
+        pids = find_pids()
     except OSError:  # no descriptor is left; the process group has most of them
         return found
     for pid in pids:
