@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..system.process_tree import kill_tree
 
@@ -30,6 +31,12 @@ class _Watch:
     connection: int  # the other end is closed if the parent executes another program
     mark: str  # of the processes that this one has started
     forker: int  # the parent, or its fork server
+    never_raises: ClassVar[bool] = True  # for `signals_deferred`
+
+    def __call__(self, *_: object) -> None:
+        """Handle SIGCONT, the parent-death signal."""
+        if os.getpid() == self.process:
+            self.end_with_parent(_END_MS if self.is_orphan() else 0)
 
     def is_orphan(self) -> bool:
         """Return whether the process that forked this one has ended. If it was the parent, kill this process group."""
@@ -72,12 +79,7 @@ def watch_parent(pid: int, pidfd: int, connection: int, mark: str) -> None:
     """
     global _watch
     watch = _watch = _Watch(os.getpid(), pid, pidfd, connection, mark, os.getppid())
-
-    def on_continue(*_: object) -> None:
-        if os.getpid() == watch.process:
-            watch.end_with_parent(_END_MS if watch.is_orphan() else 0)
-
-    signal.signal(signal.SIGCONT, on_continue)
+    signal.signal(signal.SIGCONT, watch)
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))

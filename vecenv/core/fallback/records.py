@@ -7,11 +7,13 @@ Unlike those in C, these digests are checksums of whole leaves: in Python, sampl
 
 from __future__ import annotations
 
+import struct
 import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..layout.arena import RECORD
 from ..layout.flags import RowFlag
 from ..layout.spec import Array
 from .words import CheckedLeaves, SharedWords
@@ -20,6 +22,8 @@ __all__ = ["RecordedState", "Records"]
 
 _ESSENTIAL = RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR
 _EPISODE_COUNTERS = ("episode", "length", "seed", "return")
+#: The fields of a record after its step_id.
+_REST = struct.Struct("<Q3qdqI")
 
 
 @dataclass
@@ -55,6 +59,8 @@ class Records:
 
     def __init__(self, words: SharedWords, num_obs_leaves: int) -> None:
         self._records = words.records
+        self._bytes = words.records.data.cast("B")
+        self._words = self._bytes.cast("q")
         self._num_obs_leaves = num_obs_leaves
         self.is_kept = False
 
@@ -81,23 +87,19 @@ class Records:
             kept = []
         value = zlib.crc32(b"", 0 if starts_digest else digest)
         for column, part in kept:
-            value = zlib.crc32(np.ascontiguousarray(np.asarray(part, column.dtype)).tobytes(), value)
+            value = zlib.crc32(np.ascontiguousarray(part, column.dtype).data, value)
         if not starts_digest:
-            value = zlib.crc32(reward.tobytes(), value)
-            value = zlib.crc32(bytes((flags & _ESSENTIAL, terminated, truncated)), value)
+            value = zlib.crc32(reward.tobytes() + bytes((flags & _ESSENTIAL, terminated, truncated)), value)
         return value
 
     def write(self, env_id: int, step_id: int, env: RecordedState, is_over: bool) -> None:
         """Write a record of the reply to a command, over the older of the two. Its row is announced afterwards."""
-        record = self._records[env_id, env.turn & 1]
+        at = RECORD.itemsize * (2 * env_id + (env.turn & 1))
         env.turn += 1
-        record["step_id"] = 0
-        record["digest"] = env.digest
-        for name, value in zip(_EPISODE_COUNTERS, (env.episode, env.length, env.seed, env.episode_return)):
-            record[name] = value
-        record["began_ns"] = env.began_ns
-        record["is_over"] = is_over
-        record["step_id"] = step_id
+        self._words[at // 8] = 0
+        counters = (env.episode, env.length, env.seed, env.episode_return)
+        _REST.pack_into(self._bytes, at + 8, env.digest, *counters, env.began_ns, is_over)
+        self._words[at // 8] = step_id
 
     def pairs(self, env_id: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return both records of an env, each as (step_id, digest)."""

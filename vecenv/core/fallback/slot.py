@@ -48,9 +48,15 @@ from .words import (
     AttachLike,
     CheckedLeaves,
     SharedWords,
+    numbers,
 )
 
 __all__ = ["FallbackSlot"]
+
+#: The columns of one number per row that a slot writes.
+_NUMBERS = (
+    *("step_id", "env_id", "terminated", "truncated", "flags", "episode", "length", "seed", "return", "seconds"),
+)
 
 
 class _Transport(Protocol):
@@ -60,7 +66,7 @@ class _Transport(Protocol):
         """Return the next command of a slot; None if the queue is empty (local) or the stream has ended (socket)."""
 
     def send_frame(self, frame: tuple[Any, ...]) -> None:
-        """Send one frame to the parent; may block."""
+        """Send one frame to the parent; may block. Signals must be deferred."""
 
 
 @dataclass(kw_only=True)
@@ -70,6 +76,7 @@ class _HostedEnv(RecordedState):
     timed: TimedEnv | None  # None: nothing is timed
     step: Callable[[Any], Any] | None = None  # see `host`
     window: bytes | None = None  # see `host`
+    pieces: tuple[tuple[int, bytes], ...] = ()  # the address and the content of each part of the window
     needs_reset: bool = False
 
 
@@ -92,7 +99,9 @@ class FallbackSlot(Slot):
         self._words = words
         self._transport = transport
         self._waits = waits
-        self._progress = words.progress[slot]
+        self._progress, self._newest = numbers(words.progress[slot]), numbers(words.newest)
+        self._columns = {name: numbers(words.rows.columns[name]) for name in _NUMBERS}
+        self._reward_size = attach.plan.reward_size
         self._started_ns = 0
         self._envs: dict[int, _HostedEnv] = {}
         self._command: Command | None = None  # the current command
@@ -173,13 +182,14 @@ class FallbackSlot(Slot):
     def _is_superseded(self) -> bool:
         command = self._command
         assert command is not None
-        return command.op != Op.CALL and int(self._words.newest[command.env_id]) != command.step_id
+        return command.op != Op.CALL and bool(self._newest[command.env_id] != command.step_id)
 
     def _step(self, env: _HostedEnv) -> SlotEvent | None:
         """Step the env of the current command; return None if its row was written, else the event for the host."""
         assert env.step is not None
         action = self.action()
-        self._load_window(env)
+        for address, piece in env.pieces:
+            ctypes.memmove(address, piece, len(piece))
         try:
             try:
                 result = env.step(action)
@@ -270,7 +280,7 @@ class FallbackSlot(Slot):
             and not check_leaves(root, final_obs, rows.final_leaves, checked)
         ):
             return None
-        exact_reward = read_reward(reward, self._plan.reward_shape, self._plan.reward_size)
+        exact_reward = read_reward(reward, self._plan.reward_shape, self._reward_size)
         return None if exact_reward is None else (checked, exact_reward)
 
     def _write_row(
@@ -282,12 +292,12 @@ class FallbackSlot(Slot):
             _begin_episode(env)
         elif not flags & RowFlag.ERROR:
             env.length += 1
-            env.episode_return += float(reward.flat[0]) if reward.size == 1 else math.nan
+            env.episode_return += reward.item() if self._reward_size == 1 else math.nan
         row = command.env_id
-        columns = self._words.rows.columns
+        columns = self._columns
         columns["step_id"][row] = command.step_id
         columns["env_id"][row] = row
-        columns["reward"][row] = reward
+        self._words.rows.columns["reward"][row] = reward
         columns["terminated"][row] = terminated
         columns["truncated"][row] = truncated
         columns["flags"][row] = flags
@@ -329,22 +339,28 @@ class FallbackSlot(Slot):
             timed = None if self._timings is None else TimedEnv(self._timings[env_id])
             self._envs[env_id] = _HostedEnv(timed=timed, step=step)
         self._envs[env_id].step, self._envs[env_id].window = step, window
+        self._place_window(self._envs[env_id])
 
     def watch(self, words: WatchedWords, on_draw: OnDraw | None, windows: tuple[int, ...] = (), /) -> None:
         self._watched = [(ctypes.c_uint32.from_address(address), value) for address, value in words]
         self._on_draw = on_draw
         self._windows = windows
+        for env in self._envs.values():
+            self._place_window(env)
 
-    def _load_window(self, env: _HostedEnv) -> None:
+    def _place_window(self, env: _HostedEnv) -> None:
+        env.pieces = ()
         if env.window is not None and self._windows:
             nbytes = len(env.window) // len(self._windows)
-            for number, address in enumerate(self._windows):
-                ctypes.memmove(address, env.window[number * nbytes :], nbytes)
+            pieces = [env.window[number * nbytes :][:nbytes] for number in range(len(self._windows))]
+            env.pieces = tuple(zip(self._windows, pieces))
 
     def _check_for_draw(self, error: BaseException | None) -> None:
-        if any(word.value != value for word, value in self._watched):
-            assert self._on_draw is not None and self._command is not None
-            self._on_draw(self._command.env_id, error)
+        for word, value in self._watched:
+            if word.value != value:
+                assert self._on_draw is not None and self._command is not None
+                self._on_draw(self._command.env_id, error)
+                break
 
     def count_step(self) -> None:
         self._progress[NUM_STEPS_WORD] += 1

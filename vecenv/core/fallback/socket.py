@@ -29,7 +29,7 @@ from ..system.log_records import is_log_frame
 from ..system.signals import signals_deferred
 from .hub import FallbackHub
 from .slot import FallbackSlot
-from .words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, SharedWords, WorkerLike
+from .words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, SharedWords, WorkerLike, numbers
 
 __all__ = ["SocketHub", "make_socket_slots"]
 
@@ -60,7 +60,11 @@ class SocketHub(FallbackHub):
         self._workers = list(workers)
         self._worker_of = {slot: worker.worker_id for worker in workers for slot in worker.slots}
         self._event_fd = event_fd
+        self._poll: select.poll | None = None  # over all descriptors; None: they have changed
+        self._polled: dict[int, WorkerLike] = {}  # the pidfds and sockets in this poll
+        self._may_have_unread = False  # whether an interrupt may have left frames in buffers, which no poll reports
         self._delayed: set[int] = set()  # workers with commands that did not fit into the socket
+        self._blocked = numbers(self._words.progress[:, BLOCKED_WORD])
         self._open: dict[int, deque[Command]] = {slot: deque() for slot in self._worker_of}  # unfinished commands
 
     def _forget_command(self, env_id: int, step_id: int) -> None:
@@ -116,22 +120,26 @@ class SocketHub(FallbackHub):
         for command in commands:
             worker_id = self._worker_of[self._slot_of[command.env_id]]
             commands_of.setdefault(worker_id, []).append(tuple(command))
-        for worker_id, own_commands in commands_of.items():
-            self._workers[worker_id].control.queue_bytes(pickle.dumps(own_commands, protocol=5))
-        self.pump()
+        with signals_deferred():
+            for worker_id, own_commands in commands_of.items():
+                self._workers[worker_id].control.queue_bytes(pickle.dumps(own_commands, protocol=5))
+                self._pump(self._workers[worker_id])
 
     def pump(self) -> bool:
         """Continue writing commands that did not fit into the sockets; return whether some are left."""
-        for worker in self._workers:
-            written = worker.control.has_unsent() and worker.control.pump()
-            has_rest = worker.control.has_unsent()
-            if written and (has_rest or worker.worker_id in self._delayed):
-                self._note_unblocked(worker.slots)
-            if has_rest:
-                self._delayed.add(worker.worker_id)
-            else:
-                self._delayed.discard(worker.worker_id)
+        for worker_id in tuple(self._delayed):
+            self._pump(self._workers[worker_id])
         return bool(self._delayed)
+
+    def _pump(self, worker: WorkerLike) -> None:
+        written = worker.control.pump()
+        has_rest = worker.control.has_unsent()
+        if written and (has_rest or worker.worker_id in self._delayed):
+            self._note_unblocked(worker.slots)
+        if has_rest:
+            self._delayed.add(worker.worker_id)
+        elif self._delayed:
+            self._delayed.discard(worker.worker_id)
 
     def _note_unblocked(self, slots: Sequence[int]) -> None:
         now = now_ns()
@@ -139,45 +147,60 @@ class SocketHub(FallbackHub):
             self._unblocked_ns[slot] = now
 
     def _wait_for_frame(self, deadline_ns: int) -> Event | None:
-        with_unread = [worker for worker in self._workers if worker.control.has_buffered_frame()]
-        for worker in with_unread:
-            self._take_all(worker)
-        if with_unread:
-            return None
-        poll, workers = self._make_poll()
+        if self._may_have_unread:
+            self._may_have_unread = False
+            with_unread = [worker for worker in self._workers if worker.control.has_buffered_frame()]
+            for worker in with_unread:
+                self._take_all(worker)
+            if with_unread:
+                return None
+        poll = self._make_poll() if self._poll is None or self._delayed else self._poll
         ready: list[tuple[int, int]] = []
         while not ready:
             left_ns = deadline_ns - now_ns()
             ready = poll.poll(min(max(0, -(-left_ns // MS)), LONGEST_POLL_MS))
             if not ready and left_ns <= 0:
                 return Event("timeout", -1, -left_ns)
+        self._may_have_unread = True
+        with signals_deferred():
+            event = self._process(ready)
+        self._may_have_unread = False
+        return event
+
+    def _process(self, ready: list[tuple[int, int]]) -> Event | None:
+        """Process what a poll has reported; return the event that ends the wait, if there is one."""
         event: Event | None = None
         for descriptor, bits in ready:
             if descriptor == self._event_fd.number:
                 os.read(descriptor, _WAKE_NBYTES)
                 event = event or Event("message", -1)
-            elif descriptor == workers[descriptor].pidfd.number:
-                self._take_all(workers[descriptor])
+                continue
+            worker = self._polled[descriptor]
+            if descriptor == worker.pidfd.number:
+                self._take_all(worker)
                 event = Event("descriptor", descriptor)
+            elif descriptor != worker.control.fileno():  # it was closed, and perhaps another file has the number
+                self._poll = None
             elif bits != select.POLLOUT:
-                self._take_all(workers[descriptor])
-        self.pump()
+                self._take_received(worker)
+        if self._delayed:
+            self.pump()
         return event
 
-    def _make_poll(self) -> tuple[select.poll, dict[int, WorkerLike]]:
-        """Return a poll over all descriptors, and {descriptor: its worker} for the pidfds and sockets."""
-        poll = select.poll()
-        workers: dict[int, WorkerLike] = {}
+    def _make_poll(self) -> select.poll:
+        """Return a poll over all descriptors."""
+        self._poll = poll = select.poll()
+        self._polled = {}
         for worker in self._workers:
             if worker.pidfd.number >= 0:
-                workers[worker.pidfd.number] = worker
+                self._polled[worker.pidfd.number] = worker
                 poll.register(worker.pidfd.number, select.POLLIN)
             if self._can_receive(worker):
-                workers[worker.control.fileno()] = worker
+                self._polled[worker.control.fileno()] = worker
                 poll.register(worker.control.fileno(), worker.control.poll_events())
         if self._event_fd.number >= 0:
             poll.register(self._event_fd.number, select.POLLIN)
-        return poll, workers
+        return poll
 
     def _can_receive(self, worker: WorkerLike) -> bool:
         return not (worker.control.is_at_eof() or worker.control.closed)
@@ -187,13 +210,21 @@ class SocketHub(FallbackHub):
         while self._take_next(worker):
             pass
 
+    def _take_received(self, worker: WorkerLike) -> None:
+        """Process the frames that one read receives; the poll reports again what is left."""
+        while self._take_next(worker) and worker.control.has_buffered_frame():
+            pass
+        if not self._can_receive(worker):
+            self._poll = None  # it would report the end of the stream for ever
+
     def _take_next(self, worker: WorkerLike) -> bool:
         with signals_deferred():
-            blocked = [slot for slot in worker.slots if self._words.progress[slot, BLOCKED_WORD]]
+            blocked = [slot for slot in worker.slots if self._blocked[slot]]
             frame = worker.control.take_frame()
             if frame is None:  # nothing to read; the end of a worker is detected by its pidfd
                 return False
-            self._note_unblocked(blocked)
+            if blocked:
+                self._note_unblocked(blocked)
             if is_log_frame(frame):
                 worker.log_frames.append(frame)
                 self._has_notice = True
@@ -209,12 +240,14 @@ class SocketHub(FallbackHub):
         """Clean up the state of a slot after its process has ended, and drop its unfinished commands."""
         super().reap(slot)
         self._open[slot].clear()
+        self._poll = None
 
     def attach_worker(self, worker: WorkerLike) -> None:
         """Connect a replacement of a worker, or an additional one, before any command is sent to it."""
         if worker.worker_id == len(self._workers):
             self._workers.append(worker)
         self._workers[worker.worker_id] = worker
+        self._poll = None
         self._worker_of.update(dict.fromkeys(worker.slots, worker.worker_id))
 
     def stop(self) -> None:
@@ -274,9 +307,9 @@ class SocketEnd:
             queue.put(None)
 
     def send_frame(self, frame: tuple[Any, ...]) -> None:
-        """Send one frame to the parent; blocks while the socket is full. Any thread may call it."""
-        with signals_deferred(), self._lock:  # a partial frame would corrupt the next one
-            self._control.send(frame)
+        """Send one frame to the parent; blocks while the socket is full. Any thread may call it, signals deferred."""
+        with self._lock:  # a partial frame would corrupt the next one
+            self._control.send_bytes(pickle.dumps(frame, protocol=5))
 
 
 def make_socket_slots(attach: AttachLike, memory: Any, counters: Any, control: Connection) -> list[FallbackSlot]:

@@ -62,7 +62,7 @@ def read_reward(value: Any, shape: tuple[int, ...], size: int) -> Array | None:
     """Return a reward as a float64 array of this shape; None if it needs conversion first."""
     if size == 1 and isinstance(value, float | int):
         try:
-            return np.full(shape, float(value))
+            return np.array(float(value)).reshape(shape)
         except OverflowError:
             return None
     array = _as_array(value)
@@ -80,6 +80,8 @@ def load_action(node: Node, columns: list[Array], row: int, form: int) -> Any:
         row: index of the row in the columns.
         form: a `rows.Form`; selects the type of scalar leaves.
     """
+    if isinstance(node, Leaf):
+        return _load_leaf(node, columns[node.index], row, form)
     return nest_columns(node, lambda leaf: _load_leaf(leaf, columns[leaf.index], row, form), _refuse)
 
 

@@ -25,6 +25,9 @@ __all__ = ["signals_deferred"]
 #: Deferred handlers by signal number, while `_record_signal` is installed instead; and the signals that have come.
 _deferred_handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
 _pending_signals: list[int] = []
+#: The handlers of all signals at the last section, and those of them that must be deferred, by signal number.
+_handlers: list[Any] = []
+_raising_handlers: list[tuple[int, Any]] = []
 
 # `signal` converts these numbers to enums, which takes 0.1 ms for all signals; a pool defers signals at every reset.
 _c: Any = importlib.import_module("_signal")
@@ -39,7 +42,7 @@ class signals_deferred:  # used as `with signals_deferred():`
     """Context manager that defers Python's signal handlers until its end.
 
     Handlers run only in the main thread, so in other threads it does nothing. The section must be short, because
-    Ctrl-C has no effect before its end. May be nested.
+    Ctrl-C has no effect before its end. May be nested. Handlers with an attribute `never_raises` are not deferred.
     """
 
     def __enter__(self) -> None:
@@ -47,11 +50,9 @@ class signals_deferred:  # used as `with signals_deferred():`
         if not self._is_outermost:
             return
         try:
-            for signum in _NUMBERS:
-                handler = _c.getsignal(signum)
-                if callable(handler):
-                    _deferred_handlers[signum] = handler
-                    _set_handler(signum, _record_signal)
+            for signum, handler in _handlers_to_defer():
+                _deferred_handlers[signum] = handler
+                _set_handler(signum, _record_signal)
         except BaseException:  # raised by a handler that was not deferred yet
             _restore_handlers()
             raise
@@ -62,6 +63,18 @@ class signals_deferred:  # used as `with signals_deferred():`
                 _restore_handlers()
             finally:  # a signal that comes now is handled at once, and earlier ones do not wait for the next section
                 _deliver_pending()
+
+
+def _handlers_to_defer() -> list[tuple[int, Any]]:
+    global _handlers, _raising_handlers
+    found = list(map(_c.getsignal, _NUMBERS))
+    if found != _handlers:
+        _handlers, _raising_handlers = found, [
+            (signum, handler)
+            for signum, handler in zip(_NUMBERS, found)
+            if callable(handler) and not hasattr(handler, "never_raises")
+        ]
+    return _raising_handlers
 
 
 def _restore_handlers() -> None:
