@@ -39,7 +39,7 @@ def environment(without: str, implementation: str = "") -> dict[str, str]:
 @pytest.mark.parametrize(("without", "context"), _SYSTEMS)
 def test_pools_without_calls_of_linux_have_the_rows_of_serial_envs(without: str, context: str, tmp_path: Path) -> None:
     arguments = ("-W", "error", str(_FOLDER / "program.py"), context, "python", str(tmp_path))
-    done = run_python(*arguments, env=environment(without))
+    done = run_python(*arguments, env=environment(without), timeout=300)
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr
 
 
