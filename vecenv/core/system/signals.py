@@ -25,9 +25,8 @@ __all__ = ["signals_deferred"]
 #: Deferred handlers by signal number, while `_record_signal` is installed instead; and the signals that have come.
 _deferred_handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
 _pending_signals: list[int] = []
-#: The handlers of all signals at the last section, and those of them that must be deferred, by signal number.
-_handlers: list[Any] = []
-_raising_handlers: list[tuple[int, Any]] = []
+#: The handlers of all signals at the last section, and those of them that must be deferred, with their numbers.
+_last: tuple[list[Any], list[tuple[int, Any]]] = ([], [])
 
 # `signal` converts these numbers to enums, which takes 0.1 ms for all signals; a pool defers signals at every reset.
 _c: Any = importlib.import_module("_signal")
@@ -66,15 +65,15 @@ class signals_deferred:  # used as `with signals_deferred():`
 
 
 def _handlers_to_defer() -> list[tuple[int, Any]]:
-    global _handlers, _raising_handlers
+    """Return the handlers that Python has now, and that may raise, by signal number."""
+    global _last
     found = list(map(_c.getsignal, _NUMBERS))
-    if found != _handlers:
-        _handlers, _raising_handlers = found, [
-            (signum, handler)
-            for signum, handler in zip(_NUMBERS, found)
-            if callable(handler) and not hasattr(handler, "never_raises")
-        ]
-    return _raising_handlers
+    handlers, deferred = _last
+    if found != handlers:
+        pairs = zip(_NUMBERS, found)
+        deferred = [pair for pair in pairs if callable(pair[1]) and not hasattr(pair[1], "never_raises")]
+        _last = found, deferred  # at once: a handler may raise between two lines
+    return deferred
 
 
 def _restore_handlers() -> None:
