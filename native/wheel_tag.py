@@ -21,7 +21,7 @@ class BuildExt(build_ext):
     def build_extension(self, ext: Extension) -> None:
         try:
             super().build_extension(ext)
-        except Exception:  # setuptools logs it, and goes on
+        except Exception:  # setuptools logs it and continues
             self.warn(
                 "vecenv is installed without its C extension, so each step takes several times longer; install a C "
                 "compiler, then vecenv again (`vecenv doctor` prints the command)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,13 @@ except VecenvError as error:
 
 
 def start_after(lines: str, context: str, folder: Path) -> str:
-    """Run these lines, then a pool; return the printed exception of its start and the traceback of its process."""
+    """Run these lines, then a pool; return the printed exception of its start and the traceback of its process.
+
+    The workers fail at the same time, and the error names the first one: each is "worker N" in the result.
+    """
     done = run(program("") + lines + TRY.format(context=context), folder)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    return re.sub(r"worker \d+", "worker N", done.stdout)
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
@@ -34,7 +38,7 @@ def test_worker_that_cannot_import_numpy_is_one_error_with_its_traceback(context
     (broken / "numpy.py").write_text("raise ImportError('this NumPy is broken')\n")
     out = start_after(f"sys.path.insert(0, {str(broken)!r})\n", context, tmp_path)
     assert out.startswith(
-        "ConfigError: worker 0 cannot be started: ImportError: this NumPy is broken. That happened in"
+        "ConfigError: worker N cannot be started: ImportError: this NumPy is broken. That happened in"
     )
     assert out.count("Traceback") == 1 and str(broken / "numpy.py") in out
 
@@ -50,7 +54,7 @@ def test_interpreter_that_ends_at_once_is_one_error_with_its_exit_code(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     ignored = "import warnings; warnings.filterwarnings('ignore', 'resource_tracker')\n"  # its process ends, too
     out = start_after(ignored, context, tmp_path)
-    assert "ConfigError: worker 0 cannot be started: its " in out and f"has ended: {text}. That happened in" in out
+    assert "ConfigError: worker N cannot be started: its " in out and f"has ended: {text}. That happened in" in out
 
 
 @pytest.mark.parametrize("path", [None, "", "/nonexistent/python", "/"])
@@ -82,7 +86,7 @@ def refuse(*args):
 worker_main._map_segment = refuse
 """
     out = start_after(refused, "fork", tmp_path)
-    assert out.startswith("ConfigError: worker 0 cannot be started: [Errno 13] the arena cannot be mapped")
+    assert out.startswith("ConfigError: worker N cannot be started: [Errno 13] the arena cannot be mapped")
     assert "in refuse" in out
 
 

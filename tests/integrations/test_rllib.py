@@ -172,7 +172,7 @@ def test_auto_runner_keeps_rllibs_loop_unless_workers_are_faster(
     gymnasium.register("vecenv-test-agents-v0", env_class, disable_env_checker=True)
     runner = multi_agent_runner(backend="auto", num_workers=num_workers)
     try:
-        envs = runner._make_vec(object.__new__(runner), make_vec, "vecenv-test-agents-v0", 2, "sync")
+        envs = runner.make_vec_env(object.__new__(runner), make_vec, "vecenv-test-agents-v0", 2, "sync")
         try:
             assert type(envs) is expected
         finally:

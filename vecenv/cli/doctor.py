@@ -157,6 +157,6 @@ def _has_pidfd() -> bool:
 def _has_memfd() -> bool:
     try:
         os.close(os.memfd_create("vecenv doctor"))
-    except (AttributeError, OSError):  # as above
+    except (AttributeError, OSError):  # the same three causes
         return False
     return True

@@ -6,7 +6,7 @@ RLlib itself steps the envs of a runner one after the other. Observations, rewar
 agents change from step to step:
 
     obs, actions    a column per agent with its arrays or numbers
-    the rest        names of the agents, rewards and ends, pickled in a column of bytes; infos, if there are any, and
+    the remainder   names of the agents, rewards and ends, pickled in a column of bytes; infos, if there are any, and
                     rows that do not fit travel as messages
 """
 
@@ -51,13 +51,13 @@ _ALL = "__all__"
 #: Time that a row takes in the process of the runner, and that it takes a worker longer than the loop, as multiples of
 #: the time to pack actions and to unpack an answer; measured for two agents.
 _CALLERS_SHARE, _WORKERS_SHARE = 1.5, 0.5
-#: The key of the rest of a row in the infos of `_AnswerEnv`.
+#: The key of the remainder of a row in the infos of `_AnswerEnv`.
 _LEFT = "left"
 #: Spaces whose values are arrays or numbers.
 _ARRAY_SPACES = (Box, Discrete, MultiBinary, MultiDiscrete)
-#: Rows have room for all values in their rest if these are shorter than this.
+#: Rows have room for all values in their remainder if these are shorter than this.
 _SHORT_NBYTES = 1024
-#: The first bytes of the rest of a row.
+#: The first bytes of the remainder of a row.
 _MARK = b"vecenv/1"
 #: Workers are chosen only if they are faster by this factor.
 _MARGIN = 1.2
@@ -73,7 +73,8 @@ class _AgentRows:
         rest: objects like those that each row contains beside the dict; the column for them has twice their size.
 
     Attributes:
-        space: the space of a row: a part per agent whose values are arrays or numbers, and uint8 (R,) for the rest.
+        space: the space of a row: a part per agent whose values are arrays or numbers, and uint8 (R,) for the
+            remainder.
     """
 
     def __init__(self, spaces: Mapping[Any, Any], *rest: Any) -> None:
@@ -104,7 +105,7 @@ class _AgentRows:
         return columns, others
 
     def pack(self, values: Mapping[Any, Any], *rest: Any, may_fit: bool = True) -> tuple[tuple[Any, ...], Any]:
-        """Return a row, and None; or, if the rest does not fit, a row without it, and the rest."""
+        """Return a row, and None; or, if the remainder does not fit, a row without it, and the remainder."""
         columns, others = self._split(values)
         left = tuple(values), others, *rest
         data = b""
@@ -118,7 +119,7 @@ class _AgentRows:
         return (*columns, np.frombuffer(data, np.uint8)), None if fits else left
 
     def unpack(self, row: Sequence[Any], left: Any = None) -> tuple[Any, ...] | None:
-        """Return the dict and the rest as copies; None if the row lacks the rest, and `left` is None."""
+        """Return the dict and the remainder as copies; None if the row lacks the remainder, and `left` is None."""
         if left is None:
             data = row[-1].tobytes()
             if not data.startswith(_MARK):  # zeros, or a sample of the space
@@ -143,14 +144,14 @@ def _dump(value: Any) -> bytes:
 class _AnswerEnv(gymnasium.Env[Any, Any]):
     """A multi-agent env whose observation is the whole answer of a step: five dicts by agent, in a row.
 
-    The info contains the rest of the row if it does not fit, or if an agent has an info: digests are of observations,
-    and infos may contain times.
+    The info contains the remainder of the row if it does not fit, or if an agent has an info: digests are of
+    observations, and infos may contain times.
     """
 
     def __init__(self, env_fn: Callable[[], Any], obs: _AgentRows, actions: _AgentRows) -> None:
         self._env = env_fn()
         self._obs, self._actions = obs, actions
-        self._agents: Sequence[Any] = ()  # those that have an observation
+        self._agents: Sequence[Any] = ()  # agents that have an observation
         self.observation_space, self.action_space = obs.space, actions.space
 
     @property
@@ -242,7 +243,7 @@ class ParallelMultiAgentEnv(_sync_module.SyncVectorMultiAgentEnv):
         return [answer[0] for answer in answers], [answer[4] for answer in answers]
 
     def _answers_of(self, columns: Any, infos: Mapping[str, Any]) -> list[Any]:
-        """Return an answer per env. A row without the rest repeats the last answer."""
+        """Return an answer per env. A row without the remainder repeats the last answer."""
         left = infos.get(_LEFT, [None] * self.num_envs)
         found = [self._obs.unpack(row, rest) for row, rest in zip(zip(*columns), left)]
         self._answers = [last if answer is None else answer for answer, last in zip(found, self._answers)]
@@ -309,10 +310,11 @@ class MultiAgentRunner(_runner_module.MultiAgentEnvRunner):
     def make_env(self) -> None:
         """Make the vector env, as RLlib does it, which has no other hook for the kind of vector env."""
         make_own = _runner_module.make_vec
-        with mock.patch.object(_runner_module, "make_vec", functools.partial(self._make_vec, make_own)):
+        with mock.patch.object(_runner_module, "make_vec", functools.partial(self.make_vec_env, make_own)):
             super().make_env()
 
-    def _make_vec(self, make_own: Callable[..., Any], name: str, num_envs: int, vectorization_mode: Any) -> Any:
+    def make_vec_env(self, make_own: Callable[..., Any], name: str, num_envs: int, vectorization_mode: Any) -> Any:
+        """Return a vector env; `make_own` is RLlib's own function for that, which has the other arguments."""
         options = {"num_workers": assigned_workers(), **self.options}
         env_fn = functools.partial(gymnasium.make, name)
         if options.get("backend") == AUTO:

@@ -538,7 +538,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
     except Exception as error:
         if is_serving:
             raise
-        with contextlib.suppress(OSError):  # as above
+        with contextlib.suppress(OSError):  # the parent has dropped this worker
             control.send_bytes(messages.dump(SetUpFailure(messages.pack_error(error))))
 
 

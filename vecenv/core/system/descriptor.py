@@ -58,7 +58,7 @@ class Descriptor:
         """
         try:
             return cls(os.memfd_create(name, os.MFD_CLOEXEC))
-        except AttributeError:  # not in this Python
+        except AttributeError:  # this Python lacks the call
             pass
         except OSError as error:
             if error.errno not in _REFUSED:
@@ -75,7 +75,7 @@ class Descriptor:
         """
         try:
             return cls(os.pidfd_open(pid))
-        except AttributeError:  # not in this Python
+        except AttributeError:  # this Python lacks the call
             return cls()
         except OSError as error:
             if error.errno not in _REFUSED:
