@@ -103,6 +103,8 @@ def prepare_server(
         The server. None: workers have to be started by another one and to import the modules themselves.
     """
     global _current
+    if not os.path.exists("/proc/self/task"):  # threads and files that an import leaves could not be found
+        return None
     num_deaths: Counter[str] = Counter()  # keys: modules
     retries_end = Deadline(timeout)
     if not _lock.acquire(blocking=False):
