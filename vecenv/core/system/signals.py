@@ -25,8 +25,6 @@ __all__ = ["signals_deferred"]
 #: Deferred handlers by signal number, while `_record_signal` is installed instead; and the signals that have come.
 _deferred_handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
 _pending_signals: list[int] = []
-#: The handlers of all signals at the last section, and those of them that must be deferred, with their numbers.
-_last: tuple[list[Any], list[tuple[int, Any]]] = ([], [])
 
 # `signal` converts these numbers to enums, which takes 0.1 ms for all signals; a pool defers signals at every reset.
 _c: Any = importlib.import_module("_signal")
@@ -49,9 +47,11 @@ class signals_deferred:  # used as `with signals_deferred():`
         if not self._is_outermost:
             return
         try:
-            for signum, handler in _handlers_to_defer():
-                _deferred_handlers[signum] = handler
-                _set_handler(signum, _record_signal)
+            for signum in _NUMBERS:
+                handler = _c.getsignal(signum)
+                if callable(handler) and not hasattr(handler, "never_raises"):
+                    _deferred_handlers[signum] = handler
+                    _set_handler(signum, _record_signal)
         except BaseException:  # raised by a handler that was not deferred yet
             _restore_handlers()
             raise
@@ -62,18 +62,6 @@ class signals_deferred:  # used as `with signals_deferred():`
                 _restore_handlers()
             finally:  # a signal that comes now is handled at once, and earlier ones do not wait for the next section
                 _deliver_pending()
-
-
-def _handlers_to_defer() -> list[tuple[int, Any]]:
-    """Return the handlers that Python has now, and that may raise, by signal number."""
-    global _last
-    found = list(map(_c.getsignal, _NUMBERS))
-    handlers, deferred = _last
-    if found != handlers:
-        pairs = zip(_NUMBERS, found)
-        deferred = [pair for pair in pairs if callable(pair[1]) and not hasattr(pair[1], "never_raises")]
-        _last = found, deferred  # at once: a handler may raise between two lines
-    return deferred
 
 
 def _restore_handlers() -> None:
