@@ -49,7 +49,7 @@ class signals_deferred:  # used as `with signals_deferred():`
         try:
             for signum in _NUMBERS:
                 handler = _c.getsignal(signum)
-                if callable(handler) and not hasattr(handler, "never_raises"):
+                if callable(handler) and getattr(handler, "never_raises", None) is not True:
                     _deferred_handlers[signum] = handler
                     _set_handler(signum, _record_signal)
         except BaseException:  # raised by a handler that was not deferred yet
