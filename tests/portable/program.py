@@ -136,10 +136,15 @@ def check_steps(options: dict[str, Any], implementation: str) -> None:
     assert marks == {"replayed"}, marks
 
 
+def held() -> tuple[int, list[str]]:
+    """Return the number of open descriptors of this process, and its names in /dev/shm."""
+    return psutil.Process().num_fds(), [name for name in os.listdir("/dev/shm") if f"-{os.getpid()}-" in name]
+
+
 def main(context: str, implementation: str, folder: Path) -> None:
     options: dict[str, Any] = {"num_workers": 2, **({"context": context} if context else {})}
     check_steps(options, implementation)
-    before = psutil.Process().num_fds(), set(os.listdir("/dev/shm"))  # fork servers and the resource tracker run
+    before = held()  # fork servers and the resource tracker run
     check_equal(rows_of_receives(**options), rows_of_receives(backend="serial"))
     check_hang(folder, options)
     check_tree(options)
@@ -152,7 +157,7 @@ def main(context: str, implementation: str, folder: Path) -> None:
         pass
     else:
         check_equal(rows_of_sb3(**options), rows_of_sb3(backend="serial"))
-    assert (psutil.Process().num_fds(), set(os.listdir("/dev/shm"))) == before
+    assert held() == before
     print("done")
 
 
