@@ -31,7 +31,7 @@ from ..envs.adapt import generator_owner
 from ..envs.remote import CallMethod
 from ..envs.state.state import register_state_adapter
 from ..errors import ConfigError, require
-from ..vector.env import VectorEnv, check_options
+from ..vector.env import VectorEnv, check_adapter_options
 
 __all__ = ["VecenvBackend"]
 
@@ -124,10 +124,7 @@ class VecenvBackend(PoolFace):
             ConfigError: an option is wrong, or N is not a multiple of `batch_size`.
             Exception: as `vecenv.VectorEnv`.
         """
-        check_options("VecenvBackend", options)
-        for name in (*_FIXED, *_USELESS):
-            if name in options:
-                raise ConfigError(f"VecenvBackend: {name!r} has no effect on PufferLib; leave it out", key=name)
+        check_adapter_options("VecenvBackend", "PufferLib", options, (*_FIXED, *_USELESS))
         batch_size = num_envs if batch_size is None else batch_size
         if num_envs % batch_size:
             raise ConfigError(

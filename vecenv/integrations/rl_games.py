@@ -22,16 +22,13 @@ from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool
 from ..envs.adapt import AdaptedEnv
 from ..errors import ConfigError, require
-from ..vector.env import VectorEnv, check_options
+from ..vector.env import VectorEnv, check_adapter_options
 
 __all__ = ["VecenvVecEnv"]
 
 _IVecEnv: Any = require("rl_games.common.ivecenv", "rl_games").IVecEnv
 _configurations: Any = require("rl_games.common.env_configurations", "rl_games").configurations
 _stack_dicts: Any = require("rl_games.common.tr_helpers", "rl_games").dicts_to_dict_with_arrays
-
-#: Options of `VectorEnv` that would have no effect, or give results that rl_games does not read.
-_FIXED = ("autoreset_mode", "batch_size", "copy", "episode_statistics", "mark_autoreset")
 
 
 class VecenvVecEnv(_IVecEnv):
@@ -67,10 +64,7 @@ class VecenvVecEnv(_IVecEnv):
             Exception: as `vecenv.VectorEnv`.
         """
         options = dict(vecenv_config or {})
-        check_options("vecenv_config", options)
-        for name in _FIXED:
-            if name in options:
-                raise ConfigError(f"vecenv_config: {name!r} has no effect on rl_games; leave it out", key=name)
+        check_adapter_options("vecenv_config", "rl_games", options)
         make = functools.partial(_Actor.build, _configurations[config_name]["env_creator"], env_config)
         self.vector_env = VectorEnv([make] * num_actors, autoreset_mode=AutoresetMode.SAME_STEP, **options)
         self._pool: Pool = self.vector_env.pool

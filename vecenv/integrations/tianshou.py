@@ -38,15 +38,13 @@ from ..errors import (
 )
 from ..values.checks import check_callables, check_flag, check_seconds
 from ..vector.arguments import read_count, read_env_ids, read_seeds
-from ..vector.env import VectorEnv, check_options
+from ..vector.env import VectorEnv, check_adapter_options
 from ..vector.nested import row_of
 
 __all__ = ["VecenvVectorEnv"]
 
 _BaseVectorEnv: Any = require("tianshou.env", "tianshou").BaseVectorEnv
 
-#: Options of `VectorEnv` that would have no effect, or give results that Tianshou does not read.
-_FIXED = ("autoreset_mode", "batch_size", "copy", "episode_statistics", "mark_autoreset")
 
 #: Largest number of envs per core that have a worker each, with `wait_num` or `timeout`.
 _MOST_PER_CORE = 4
@@ -116,10 +114,7 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
             WrongTypeError: the observations are tuples, which Tianshou does not support (also a TypeError).
             Exception: as `vecenv.VectorEnv`.
         """
-        check_options("VecenvVectorEnv", options)
-        for name in _FIXED:
-            if name in options:
-                raise ConfigError(f"VecenvVectorEnv: {name!r} has no effect on Tianshou; leave it out", key=name)
+        check_adapter_options("VecenvVectorEnv", "Tianshou", options)
         self.timeout = None if timeout is None else check_seconds("timeout", timeout)
         wait_num = read_count("wait_num", wait_num, len(env_fns))
         self._no_reward: Any = np.zeros(())  # shaped like the last reward that is an object

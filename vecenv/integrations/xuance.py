@@ -20,16 +20,14 @@ from ..core.layout.flags import RowFlag
 from ..core.layout.spec import Array, Leaf, pick_rows
 from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool
-from ..errors import ConfigError, StateError, require
-from ..vector.env import VectorEnv, check_options
+from ..errors import StateError, require
+from ..vector.env import VectorEnv, check_adapter_options
 from ..vector.nested import merge, own, row_of
 
 __all__ = ["VecenvVecEnv"]
 
 _vector_envs: Any = require("xuance.environment.vector_envs", "xuance")
 
-#: Options of `VectorEnv` that would have no effect, or give results that XuanCe does not read.
-_FIXED = ("autoreset_mode", "batch_size", "copy", "episode_statistics", "mark_autoreset")
 
 Infos = list[dict[str, Any]]
 
@@ -61,10 +59,7 @@ class VecenvVecEnv(_vector_envs.VecEnv):
             ConfigError: an option is wrong.
             Exception: as `vecenv.VectorEnv`.
         """
-        check_options("VecenvVecEnv", options)
-        for name in _FIXED:
-            if name in options:
-                raise ConfigError(f"VecenvVecEnv: {name!r} has no effect on XuanCe; leave it out", key=name)
+        check_adapter_options("VecenvVecEnv", "XuanCe", options)
         seeds = [None if env_seed is None else env_seed + i for i in range(len(env_fns))]
         seeded = [functools.partial(one, env_seed=seed) for one, seed in zip(env_fns, seeds)]
         options = {"context": "fork", **options}

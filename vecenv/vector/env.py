@@ -59,7 +59,14 @@ from .infos import InfoReader, LegacyInfoReader
 from .options import find_names, read_pool_options, suggest
 from .results import ConcatenatedResults, Results, Step
 
-__all__ = ["OPTION_NAMES", "EnvSeeds", "VectorEnv", "check_options", "describe_wrong_vector_env"]
+__all__ = [
+    "OPTION_NAMES",
+    "EnvSeeds",
+    "VectorEnv",
+    "check_adapter_options",
+    "check_options",
+    "describe_wrong_vector_env",
+]
 
 #: End of the error for observation spaces that differ; the first sentences are those of Gymnasium, for searches.
 _HOW_TO_DIFFER = (
@@ -711,6 +718,8 @@ def _first_of(deliver: Callable[..., Step], *args: Any) -> tuple[Any, dict[str, 
 
 #: Names of the options of `VectorEnv`, and of those that have moved.
 OPTION_NAMES = find_names(VectorEnv)
+#: Options that would have no effect on most frameworks, or give results that these do not read.
+FIXED_BY_ADAPTERS = ("autoreset_mode", "batch_size", "copy", "episode_statistics", "mark_autoreset")
 
 
 def check_options(what: str, options: Mapping[str, Any], others: Iterable[str] = ()) -> None:
@@ -722,6 +731,19 @@ def check_options(what: str, options: Mapping[str, Any], others: Iterable[str] =
         if name not in OPTION_NAMES:
             hint = suggest(name, {*OPTION_NAMES, *others})
             raise ConfigError(f"{what}: VectorEnv has no option {name!r}{hint}", key=str(name))
+
+
+def check_adapter_options(
+    what: str, framework: str, options: Mapping[str, Any], fixed: Iterable[str] = FIXED_BY_ADAPTERS
+) -> None:
+    """Raise ConfigError if `VectorEnv` lacks one of these options, or if the adapter of a framework sets it itself.
+
+    The message begins with `what`; `fixed` are the names of the options that the adapter sets.
+    """
+    check_options(what, options)
+    for name in fixed:
+        if name in options:
+            raise ConfigError(f"{what}: {name!r} has no effect on {framework}; leave it out", key=name)
 
 
 def describe_wrong_vector_env(value: Any) -> str:
