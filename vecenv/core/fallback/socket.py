@@ -9,7 +9,6 @@ A write by the parent never blocks: it keeps the bytes that do not fit into a so
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import select
 import threading
@@ -32,9 +31,6 @@ from .slot import FallbackSlot
 from .words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, SharedWords, WorkerLike, numbers
 
 __all__ = ["SocketHub", "make_socket_slots"]
-
-#: More than the wakes that a pipe contains as a rule; an event counter is read as a whole.
-_WAKE_NBYTES = 4096
 
 
 class SocketHub(FallbackHub):
@@ -168,11 +164,11 @@ class SocketHub(FallbackHub):
         return event
 
     def _process(self, ready: list[tuple[int, int]]) -> Event | None:
-        """Process what a poll has reported; return the event that ends the wait, if there is one."""
+        """Process the result of a poll; return the event that ends the wait, if there is one."""
         event: Event | None = None
         for descriptor, bits in ready:
             if descriptor == self._event_fd.number:
-                os.read(descriptor, _WAKE_NBYTES)
+                self._event_fd.take_wakes()
                 event = event or Event("message", -1)
                 continue
             worker = self._polled[descriptor]
@@ -211,7 +207,7 @@ class SocketHub(FallbackHub):
             pass
 
     def _take_received(self, worker: WorkerLike) -> None:
-        """Process the frames that one read receives; the poll reports again what is left."""
+        """Process the frames that one read receives; the next poll reports the others."""
         while self._take_next(worker) and worker.control.has_buffered_frame():
             pass
         if not self._can_receive(worker):

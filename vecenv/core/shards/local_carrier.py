@@ -39,8 +39,6 @@ __all__ = ["LocalCarrier"]
 _END_SECONDS = 5.0
 #: Longest sleep of one poll in milliseconds; system calls take them as int32.
 _LONGEST_POLL_MS = 1_000_000
-#: More than the wakes that a pipe contains as a rule; an event counter is read as a whole.
-_WAKE_NBYTES = 4096
 
 
 class _Settings(NamedTuple):
@@ -172,7 +170,7 @@ class LocalCarrier:
                 self._ending.remove(child)
                 child.release()
         if self._wake_event.descriptor.number in ready:
-            os.read(self._wake_event.descriptor.number, _WAKE_NBYTES)
+            self._wake_event.descriptor.take_wakes()
             return True
         return False
 

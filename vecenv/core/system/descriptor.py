@@ -20,6 +20,8 @@ __all__ = ["Descriptor", "WakeEvent"]
 
 #: Errors of a system call that the kernel lacks, or that a sandbox forbids, such as the seccomp filter of a container.
 _REFUSED = (errno.ENOSYS, errno.EPERM, errno.EACCES)
+#: More than the wakes that a pipe contains as a rule; an event counter is read as a whole.
+_WAKE_NBYTES = 4096
 #: The number that `wake` adds to an event counter.
 _ONE = (1).to_bytes(8, sys.byteorder)
 
@@ -94,6 +96,10 @@ class Descriptor:
     def duplicate(self) -> Descriptor:
         """Return the owner of another number of the same file."""
         return Descriptor(os.dup(self.number))
+
+    def take_wakes(self) -> None:
+        """Read the wakes of an event counter or a pipe, so that it is not readable any more."""
+        os.read(self.number, _WAKE_NBYTES)
 
     def close(self) -> None:
         """Close the descriptor; may be repeated.
