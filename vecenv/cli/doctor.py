@@ -16,13 +16,14 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
 from vecenv import __version__
 from vecenv.core.layout.native import implementation, install_command
 from vecenv.core.processes.worker import core_limit, room_for_descriptors, usable_cores
+from vecenv.core.system.process_stat import has_proc
 from vecenv.core.system.room import memory_left, processes_left
 from vecenv.envs.toys import CountEnv
 from vecenv.errors import EXTRAS, VecenvError
@@ -53,7 +54,7 @@ def run(_options: argparse.Namespace) -> int:
     """Print the findings; return 0 if a pool of two workers runs here, else 1."""
     width = (width_of(sys.stdout) or 100) - 1
     parts = [_of_installation, _of_folders, _of_system]
-    if os.path.exists("/proc/self/stat") or not sys.platform.startswith("linux"):
+    if has_proc() or not sys.platform.startswith("linux"):
         parts.insert(1, _of_machine)
     else:
         cost = "no pool with workers can be made, and cores, memory and limits are not known here; mount it"
@@ -136,27 +137,20 @@ def _of_folders() -> Iterator[_Finding]:
 
 def _of_system() -> Iterator[_Finding]:
     """Yield the features of the kernel and of Python that vecenv uses where they exist."""
-    yield _Finding(
-        _has_pidfd(), "pidfd_open", "the death of a worker is noticed through a pipe, which its children may keep open"
-    )
-    yield _Finding(_has_memfd(), "memfd_create", "stacks of workers and counters are kept in temporary files")
+    cost = "the death of a worker is noticed through a pipe, which its children may keep open"
+    yield _Finding(_opens("pidfd_open", os.getpid()), "pidfd_open", cost)
+    cost = "stacks of workers and counters are kept in temporary files"
+    yield _Finding(_opens("memfd_create", "vecenv doctor"), "memfd_create", cost)
     cost = "steps are made in Python, and take several times longer"
     yield _Finding(hasattr(select, "epoll") and hasattr(os, "eventfd"), "epoll", cost)
     is_counted = os.access("/proc/thread-self/schedstat", os.R_OK)
     yield _Finding(is_counted, "schedstat", "times of envs contain the waits for a core, so advice is less exact")
 
 
-def _has_pidfd() -> bool:
+def _opens(call: str, argument: Any) -> bool:
+    """Return whether a function of `os`, of this name, returns a descriptor."""
     try:
-        os.close(os.pidfd_open(os.getpid()))
+        os.close(getattr(os, call)(argument))
     except (AttributeError, OSError):  # not in this Python, this kernel, or forbidden by seccomp
-        return False
-    return True
-
-
-def _has_memfd() -> bool:
-    try:
-        os.close(os.memfd_create("vecenv doctor"))
-    except (AttributeError, OSError):  # the same three causes
         return False
     return True

@@ -62,7 +62,7 @@ from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFiles, note_modules
 from ..system.module_paths import find_sources
 from ..system.process_settings import working_directory
-from ..system.process_stat import started_at
+from ..system.process_stat import has_proc, started_at
 from ..system.signals import signals_deferred
 from ..system.start_process import modules_of
 from ..system.worker_socket import ControlSocket, poll_briefly
@@ -174,7 +174,7 @@ class WorkerStarts:
         If workers are started by a fork server, the modules of the env factories are imported for all of them.
         """
         parent_started = started_at(os.getpid())
-        if not parent_started and os.path.exists("/proc/self/stat"):
+        if not parent_started and has_proc():
             raise start_error("worker 0", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         if not parent_started:
             raise ConfigError("/proc is not mounted, and workers need it; mount it, or use backend='serial'")
@@ -298,9 +298,7 @@ class WorkerStarts:
             progress.show(lambda: sum(_num_built(worker) for worker in self.present(workers)))
 
         for worker in self.await_messages(waiting, self._options.limits.construct, look):
-            report: BuildReport | None = None
-            with contextlib.suppress(EOFError):
-                report = worker.next_message()
+            report: BuildReport | None = _take_message(worker)
             if report is None:
                 waiting.append(self.start_again(worker))
                 continue
@@ -542,11 +540,7 @@ class WorkerStarts:
         waiting = self.present(workers)
         started: dict[int, Worker] = {}
         for worker in self.await_messages(waiting, self._options.limits.construct):
-            has_ended = True
-            with contextlib.suppress(EOFError):
-                worker.next_message()
-                has_ended = False
-            if has_ended:
+            if _take_message(worker) is None:
                 report = self.await_reports([self.start_again(worker)])[0]
                 [started[worker.worker_id]] = self.present([worker])
                 self.attach(started[worker.worker_id], self._check_built(worker, report, jobs))
@@ -604,6 +598,13 @@ def note_place(error: Exception, place: dict[str, Any], first_env_id: int) -> No
     """Add a note that names the operation and the envs, numbered from `first_env_id`, that raised an exception."""
     env_ids = [first_env_id + env_id for env_id in place["env_ids"]]
     add_notes(error, [describe_place({**place, "env_ids": env_ids})])
+
+
+def _take_message(worker: Worker) -> Any:
+    """Return the next message of a worker, or None if it has ended: errors about that have no EOFError as context."""
+    with contextlib.suppress(EOFError):
+        return worker.next_message()
+    return None
 
 
 def _num_built(worker: Worker) -> int:

@@ -23,6 +23,7 @@ from ..system.clock import Deadline
 from ..system.fork_server import ForkServer
 from ..system.module_files import ModuleFile, stamp_of
 from ..system.module_paths import Source, file_of
+from ..system.process_stat import has_proc
 from ..system.process_tree import kill_tree
 from ..system.signals import signals_deferred
 from ..system.start_process import disown, standard_descriptors, start_process
@@ -103,7 +104,7 @@ def prepare_server(
         The server. None: workers have to be started by another one and to import the modules themselves.
     """
     global _current
-    if not os.path.exists("/proc/self/task"):  # threads and files that an import leaves could not be found
+    if not has_proc():  # threads and files that an import leaves could not be found
         return None
     num_deaths: Counter[str] = Counter()  # keys: modules
     retries_end = Deadline(timeout)

@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["StatField", "busy_ns", "environ_of", "find_pids", "run_delay_ns", "started_at", "stat_fields", "state_of"]
+__all__ = [
+    "StatField",
+    "busy_ns",
+    "environ_of",
+    "find_pids",
+    "has_proc",
+    "run_delay_ns",
+    "started_at",
+    "stat_fields",
+    "state_of",
+]
 
 #: The states of /proc, by their names in psutil.
 _STATES = {"running": "R", "stopped": "T", "tracing-stop": "t", "disk-sleep": "D", "zombie": "Z"}
@@ -28,6 +38,11 @@ class StatField(IntEnum):
     ARGUMENTS_END = 46
 
 
+def has_proc() -> bool:
+    """Return whether /proc is there now."""
+    return os.path.exists("/proc/self/stat")
+
+
 def stat_fields(pid: int | str) -> list[str]:
     """Return the fields behind the name in /proc/PID/stat. Raises OSError if there is no such process.
 
@@ -40,7 +55,7 @@ def stat_fields(pid: int | str) -> list[str]:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()
     except FileNotFoundError:
-        if os.path.exists("/proc/self/stat"):
+        if has_proc():
             raise
     pid = os.getpid() if pid == "self" else int(pid)
     fields = ["0"] * (1 + max(StatField))
@@ -71,7 +86,7 @@ def environ_of(pid: int) -> str:
         with open(f"/proc/{pid}/environ", errors="replace") as environ:
             return environ.read()
     except FileNotFoundError:
-        if os.path.exists("/proc/self/stat"):
+        if has_proc():
             raise
     with _process(pid) as process:
         return str(process.environ())
