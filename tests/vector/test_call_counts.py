@@ -20,8 +20,9 @@ import pytest
 from benchmarks import one_revision
 from vecenv.core.layout.native import load
 
-#: Python calls of one round; a change may add 5 %, which is less than one call in most rows.
-CALLS = {"infos-null-64": 10, "pool-null-8": 6, "cartpole-async-64": 29, "cheetah-32": 10, "null-64": 6}
+#: Python calls of one round; a change may add 5 %, which is less than one call in most rows. In async rounds there are
+#: 29 to 31, since an open journal page of requests to all envs and a late worker add one each.
+CALLS = {"infos-null-64": 10, "pool-null-8": 6, "cartpole-async-64": 31, "cheetah-32": 10, "null-64": 6}
 NUM_ROUNDS, SECONDS = 300, 60.0
 
 
