@@ -338,6 +338,8 @@ static PyMethodDef slot_methods[] = {
      SLOT_DOC("add_to_digest($self, env_id, step_id, obs, reward, terminated, "
               "truncated, flags, final_obs, starts_digest, /)")},
     {"records", vecenv_slot_records, METH_O, SLOT_DOC("records($self, env_id, /)")},
+    {"present_record", vecenv_slot_present_record, METH_O,
+     SLOT_DOC("present_record($self, env_id, /)")},
     {"resume", vecenv_slot_resume, METH_VARARGS,
      SLOT_DOC("resume($self, env_id, step_id, needs_reset, /)")},
     {"schedule_snapshot", vecenv_slot_schedule_snapshot, METH_VARARGS,

@@ -226,6 +226,7 @@ SLOT_METHOD(keep_records); /* slot_records.c */
 SLOT_METHOD(start_digest);
 SLOT_METHOD(add_to_digest);
 SLOT_METHOD(records);
+SLOT_METHOD(present_record);
 SLOT_METHOD(resume);
 SLOT_METHOD(schedule_snapshot);
 SLOT_METHOD(is_snapshot_due);

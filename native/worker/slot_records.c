@@ -167,6 +167,20 @@ vecenv_slot_records(PyObject *op, PyObject *arg)
 }
 
 PyObject *
+vecenv_slot_present_record(PyObject *op, PyObject *arg)
+{
+    const hosted_env *env = parse_env((Slot *)op, arg);
+    if (env == NULL) {
+        return NULL;
+    }
+    vecenv_record record = {.digest = env->digest,
+                            .counters = env->counters,
+                            .began_ns = env->began_ns,
+                            .is_over = env->needs_reset != 0};
+    return PyBytes_FromStringAndSize((const char *)&record, sizeof record);
+}
+
+PyObject *
 vecenv_slot_resume(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;

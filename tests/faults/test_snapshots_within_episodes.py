@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from tests.faults.front_ends import FrontEnd, play
 from tests.inside import pool_of
+from vecenv import VectorEnv
 from vecenv.core.host.snapshots import snapshot_now
 from vecenv.envs.toys import ToyEnv
 from vecenv.wrappers import DelayRewardWrapper, FrameStackWrapper, TimeLimitWrapper
@@ -16,6 +19,10 @@ from vecenv.wrappers import DelayRewardWrapper, FrameStackWrapper, TimeLimitWrap
 ROUNDS = 24
 #: Rounds within the second and the third episode, of 7 steps, in front ends with and without a round for each reset.
 KILLS = (11, 18)
+
+
+def short() -> Any:
+    return ToyEnv(5)
 
 
 def wrapped() -> Any:
@@ -34,3 +41,26 @@ def kill_after_a_snapshot(front_end: FrontEnd, number: int) -> None:
 def test_killed_env_continues_from_a_snapshot_within_an_episode(name: str) -> None:
     killed = play(name, [wrapped] * 4, kill_after_a_snapshot, ROUNDS)
     assert killed == play(name, [wrapped] * 4, None, ROUNDS)
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 3])
+@pytest.mark.parametrize("implementation", ["native", "python"], indirect=True)
+def test_killed_env_continues_from_a_snapshot_after_the_end_of_its_episode(num_steps: int, implementation: str) -> None:
+    """In NEXT_STEP mode the step after the end resets the env; it is killed `num_steps` steps after the snapshot."""
+
+    def run(*, kills: bool) -> list[Any]:
+        rows = []
+        with VectorEnv([short] * 2, num_workers=1) as envs:
+            envs.reset(seed=3)
+            for number in range(1, 20):
+                *arrays, infos = envs.step([0, 1])
+                rows.append([array.tolist() for array in arrays])
+                assert "recovered" not in infos or infos["recovered"][0] == "replayed"
+                if number % 6 == 5 and kills:
+                    assert arrays[2].all()
+                    envs.pool.call(snapshot_now, pure=True)
+                if number % 6 == (5 + num_steps) % 6 and kills:
+                    os.kill(envs.worker_pids[0], signal.SIGKILL)
+        return rows
+
+    assert run(kills=True) == run(kills=False)

@@ -230,13 +230,11 @@ def test_cancelled_command_is_repeated_if_it_was_answered(was_answered: bool) ->
     [
         (saved_state(7, is_mid_episode=True), [call(2, "a")], True),
         (saved_state(7, is_mid_episode=True), [call(2, "a"), step(3)], False),
-        (saved_state(7), [call(2, "a")], False),
+        (saved_state(7), [call(2, "a")], True),
     ],
     ids=["only calls", "a step", "between two episodes"],
 )
-def test_checksum_begins_after_a_state_within_an_episode(
-    restore_point: RestorePoint, entries: list[Entry], starts_digest: bool
-) -> None:
+def test_checksum_begins_after_a_state(restore_point: RestorePoint, entries: list[Entry], starts_digest: bool) -> None:
     scene = Scene()
     scene.run(RestorePlan(restore_point, entries, []))
     assert scene.restorer.starts_digest == starts_digest

@@ -11,6 +11,7 @@ import pytest
 
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.snapshots import Snapshots
+from vecenv.core.layout.arena import RECORD
 from vecenv.core.layout.flags import Autoreset
 from vecenv.core.layout.messages import Reply, load_reply
 from vecenv.core.options import RECOVERING, PoolOptions
@@ -36,6 +37,9 @@ class Slot:
 
     def is_snapshot_due(self, env_id: int) -> bool:
         return self.due
+
+    def present_record(self, env_id: int) -> bytes:
+        return bytes(RECORD.itemsize)
 
 
 class Saved(NamedTuple):
@@ -130,17 +134,17 @@ def test_reset_that_supersedes_a_step_forces_a_snapshot() -> None:
 
 def test_snapshot_within_an_episode_when_due_or_forced() -> None:
     scene = Scene(Snapshotter())
-    scene.snapshots.within_episode(0, 1, 5, forced=True)
+    scene.snapshots.between_steps(0, 1, 5, forced=True)
     assert scene.sent == [], "it has not been reset"
     scene.reset(1, seeded=True)
-    scene.snapshots.within_episode(0, 2, 5, forced=False)
+    scene.snapshots.between_steps(0, 2, 5, forced=False)
     assert scene.sent == []
-    scene.snapshots.within_episode(0, 3, 5, forced=True)
+    scene.snapshots.between_steps(0, 3, 5, forced=True)
     scene.slot.due = True
-    scene.snapshots.within_episode(0, 4, 5, forced=False)
+    scene.snapshots.between_steps(0, 4, 5, forced=False)
     assert [(reply.step_id, reply.snapshot and reply.snapshot[2]) for reply in scene.sent] == [(3, True), (4, True)]
-    scene.snapshots.within_episode(0, 5, None, forced=True)
-    scene.snapshots.within_episode(0, 6, 5, forced=True)
+    scene.snapshots.between_steps(0, 5, None, forced=True)
+    scene.snapshots.between_steps(0, 6, 5, forced=True)
     assert len(scene.sent) == 2, "after one look that showed nothing there is no other"
 
 
@@ -148,9 +152,9 @@ def test_snapshot_before_a_step_is_due_later_than_one_before_a_reset() -> None:
     scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
     assert 0 < scene.slot.after[-1][1] < scene.slot.before_step[-1]
-    scene.snapshots.within_episode(0, 2, 5, forced=True)
+    scene.snapshots.between_steps(0, 2, 5, forced=True)
     assert scene.slot.before_step[-1] > 0
-    scene.snapshots.within_episode(0, 3, None, forced=True)
+    scene.snapshots.between_steps(0, 3, None, forced=True)
     assert scene.slot.before_step[-1] == 0 and scene.slot.after[-1][1] > 0, "those between two episodes go on"
     scene.slot.due = True
     scene.reset(4)

@@ -163,7 +163,7 @@ class AllPoints(RuleBasedStateMachine):
         starts = set()
         for point in (*points, *incomplete):
             later = [step_id for step_id in asked if step_id >= point.step_id]
-            starts.update(later[:1] if point.is_mid_episode else [point.step_id])
+            starts.update(later[:1] if point.state is not None else [point.step_id])
         assert starts.intersection(asked) == steps_and_resets(marked, CommandFlag.NEW_DIGEST)
         assert self.cancelled.intersection(asked) == steps_and_resets(marked, CommandFlag.CANCELLED)
 

@@ -22,8 +22,8 @@ __all__ = ["RecordedState", "Records"]
 
 _ESSENTIAL = RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR
 _EPISODE_COUNTERS = ("episode", "length", "seed", "return")
-#: The fields of a record after its step_id.
-_REST = struct.Struct("<Q3qdqI")
+_RECORD = struct.Struct("<2Q3qdqI4x")
+assert _RECORD.size == RECORD.itemsize
 
 
 @dataclass
@@ -96,10 +96,13 @@ class Records:
         """Write a record of the reply to a command, over the older of the two. Its row is announced afterwards."""
         at = RECORD.itemsize * (2 * env_id + (env.turn & 1))
         env.turn += 1
-        self._words[at // 8] = 0
-        counters = (env.episode, env.length, env.seed, env.episode_return)
-        _REST.pack_into(self._bytes, at + 8, env.digest, *counters, env.began_ns, is_over)
+        self._bytes[at : at + RECORD.itemsize] = self.pack(0, env, is_over)
         self._words[at // 8] = step_id
+
+    def pack(self, step_id: int, env: RecordedState, is_over: bool) -> bytes:
+        """Return the bytes of a record."""
+        counters = (env.episode, env.length, env.seed, env.episode_return)
+        return _RECORD.pack(step_id, env.digest, *counters, env.began_ns, is_over)
 
     def pairs(self, env_id: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return both records of an env, each as (step_id, digest)."""

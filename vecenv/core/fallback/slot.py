@@ -401,6 +401,10 @@ class FallbackSlot(Slot):
     def records(self, env_id: int, /) -> tuple[int, tuple[int, int], tuple[int, int]]:
         return (self._envs[env_id].digest, *self._records.pairs(env_id))
 
+    def present_record(self, env_id: int, /) -> bytes:
+        env = self._envs[env_id]
+        return self._records.pack(0, env, env.needs_reset)
+
     def resume(self, env_id: int, step_id: int, needs_reset: bool, /) -> bool:
         env = self._envs[env_id]
         env.needs_reset = needs_reset

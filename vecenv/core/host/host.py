@@ -314,7 +314,7 @@ class Host:
             self._answer(executor.execute, flags, argument, given)
             return
         if argument == STEP_WITH_SNAPSHOT and self._snapshots is not None:
-            self._snapshots.within_episode(env_id, step_id, self._envs[env_id], forced=True)
+            self._snapshots.between_steps(env_id, step_id, self._envs[env_id], forced=True)
         self._answer(self._step, self._slot.action() if payload is None else given)
 
     def _step(self, action: Any) -> Answer:
@@ -360,7 +360,7 @@ class Host:
             self._slot.finish()
             return
         if function in (snapshot_if_due, snapshot_now) and self._snapshots is not None:
-            self._snapshots.within_episode(env_id, step_id, self._envs[env_id], forced=function is snapshot_now)
+            self._snapshots.between_steps(env_id, step_id, self._envs[env_id], forced=function is snapshot_now)
         env, effects = self._envs[env_id], self._effects if flags & CommandFlag.WATCH else None
         if effects is not None:
             effects.begin(env_id, env, function)

@@ -269,7 +269,7 @@ class Restorer:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
         is_between = restore_point.state is not None and not restore_point.is_mid_episode
         self._executor.needs_reset = is_between  # only the reset of the first command is repeated
-        self.starts_digest = restore_point.is_mid_episode and all(entry.op == Op.CALL for entry in entries)
+        self.starts_digest = restore_point.state is not None and all(entry.op == Op.CALL for entry in entries)
         is_checked = check[0] == 0 or check[0] < restore_point.step_id  # no reply yet, or none since the restore point
         for number, entry in enumerate(entries):
             budget.check(number)

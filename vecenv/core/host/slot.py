@@ -174,6 +174,12 @@ class Slot(Protocol):
     def records(self, env_id: int, /) -> tuple[int, tuple[int, int], tuple[int, int]]:
         """Return the env's digest and its two records, each as (step_id, digest); step_id 0 is an empty record."""
 
+    def present_record(self, env_id: int, /) -> bytes:
+        """Return the env's episode counters and digest as the bytes of an `arena.RECORD`.
+
+        Its step_id is 0; `is_over`: whether the next step resets the env first, in NEXT_STEP mode.
+        """
+
     def resume(self, env_id: int, step_id: int, needs_reset: bool, /) -> bool:
         """Set the env's episode counters and digest from the record of `step_id`; 0: there is no record.
 

@@ -16,6 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from ..layout.arena import RECORD
 from ..layout.messages import Reply, dump_reply
 from ..system.clock import now_ns
 from .global_rngs import GlobalRngs
@@ -104,15 +107,20 @@ class Snapshots:
             return
         self._take_snapshot(env_id, step_id, env, is_newly_built)
 
-    def within_episode(self, env_id: int, step_id: int, env: Any, *, forced: bool) -> None:
-        """Take a snapshot of an env between two of its steps, if it is due or `forced`."""
+    def between_steps(self, env_id: int, step_id: int, env: Any, *, forced: bool) -> None:
+        """Take a snapshot of an env between two of its steps, if it is due or `forced`.
+
+        The state is one between two episodes if the next step resets the env.
+        """
         if (
             env_id in self._spans_episodes
             and env_id not in self._opaque
             and env_id not in self._only_between
             and (forced or self._slot.is_snapshot_due(env_id))
         ):
-            self._take_snapshot(env_id, step_id, env, is_newly_built=False, is_mid_episode=True)
+            record = np.frombuffer(self._slot.present_record(env_id), RECORD)[0]
+            is_mid_episode = not record["is_over"]
+            self._take_snapshot(env_id, step_id, env, is_newly_built=False, is_mid_episode=is_mid_episode)
 
     def resume(self, env_id: int, env: Any, *, is_newly_built: bool) -> None:
         """Register an env that replaces another one after a failure; `is_newly_built`: it was not restored."""

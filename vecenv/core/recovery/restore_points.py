@@ -99,7 +99,7 @@ class RestorePoints:
     def _keep_only(self, newest: RestorePoint | None) -> None:
         self.newest = newest
         self.complete: RestorePoint | None = None
-        self._incomplete: list[RestorePoint] = []  # points confirmed since `complete`, without their states
+        self._incomplete: list[RestorePoint] = []  # points confirmed since `complete`, with empty states
 
     def note_reset(self, step_id: int, flags: int, is_seeded: bool) -> None:
         """Record that a reset was sent, after `confirm`.
@@ -144,7 +144,7 @@ class RestorePoints:
             self._keep_only(point)
             return True
         self.newest, self.complete = point, complete
-        self._incomplete.append(point._replace(state=None))
+        self._incomplete.append(point if point.state is None else point._replace(state=b""))
         return False
 
     def note_cancelled(self, step_id: int) -> None:
@@ -195,7 +195,7 @@ class RestorePoints:
 
 def _digest_start(point: RestorePoint, entries: Sequence[Entry]) -> int:
     """Return the step_id of the command at whose answer the digest of an env restarts."""
-    if not point.is_mid_episode:
+    if point.state is None:
         return point.step_id
     asked = (entry.step_id for entry in entries if entry.step_id >= point.step_id and entry.op != Op.CALL)
     return next(asked, point.step_id)
