@@ -24,12 +24,11 @@ from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
-from vecenv.core.recovery.resume import Resume
 from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.batched import adapt_batched
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.envs.toys import CountEnv, KeepsAction, NoisyGlobal, SpaceEnv, ToyEnv
-from vecenv.errors import ConfigError, StateError, WorkerDiedError
+from vecenv.errors import StateError, WorkerDiedError
 
 NEEDS_C = pytest.mark.skipif(load() is None, reason="the extension was not built")
 IMPLEMENTATIONS = [pytest.param("native", marks=NEEDS_C), pytest.param("python", marks=pytest.mark.extended)]
@@ -315,12 +314,6 @@ def test_episode_without_history_ends_truncated(open_pool: OpenPool) -> None:
     pool.send(np.zeros(2, np.int64))
     batch = pool.recv()
     assert batch.is_autoreset.all() and [info["recovered"] for info in batch.infos()] == ["restarted"] * 2
-
-
-def test_resume_needs_a_pool_that_recovers() -> None:
-    resume = Resume({}, np.zeros((1, 2)), [], 1)
-    with pytest.raises(ConfigError, match="on_failure"):
-        ProcessPool(ENVS[:1], resume=resume)
 
 
 # ---- a part of the envs of another pool ----------------------------------------------------

@@ -32,6 +32,7 @@ from .checks import exact_reward, holds_int, shorten, type_name, zero_reward
 from .executor import Answer, Executor
 from .global_rngs import FirstCallsEnv, GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
+from .saving import SaveState, save_env
 from .shortcut import Shortcut
 from .slot import IDLE, RAISED, RESULT, STEP_BEGINS, STEP_WITH_SNAPSHOT, STOP, Slot
 from .snapshots import Snapshots, snapshot_if_due, snapshot_now
@@ -125,17 +126,21 @@ class Host:
         self._watch_generators()
         rngs.on_torch, rngs.called_env = self._register_all, self._called_env
 
-    def keep_records(self, snapshotter: Snapshotter | None, final_offset: int) -> None:
+    def keep_records(self, snapshotter: Snapshotter | None) -> None:
         """Keep records and snapshots of the envs from now on, so that they can be restored after a crash.
 
         Args:
             snapshotter: captures states; None: a restore point is only a reset with a seed.
-            final_offset: of the columns of final observations in a block, in bytes.
         """
         self._snapshots = self._executor.snapshots = Snapshots(
             self._slot, snapshotter, self._rngs, lambda *warning: self._warnings.append(warning)
         )
         self._effects = CallEffects(snapshotter, self._rngs)
+        self._keep_digests()
+
+    def _keep_digests(self) -> None:
+        plan = self._plan
+        final_offset = min(plan.final_offsets, default=plan.words["block_stride"])
         self._slot.keep_records(final_offset, self._take_snapshot)
 
     def catch_exceptions(self, caught: CaughtExceptions, snapshotter: Snapshotter | None) -> None:
@@ -165,6 +170,8 @@ class Host:
             self._executor, self._slot, self._obs.conform, self._reward, snapshotter, self._rngs, rebuild
         )
         self._restore_jobs = {env_id: restore_jobs[env_id] for env_id in self._envs if env_id in restore_jobs}
+        if self._snapshots is None and any(plan.entries for job in restore_jobs.values() for plan in job.attempts):
+            self._keep_digests()  # repeated answers are compared with the digests of the original ones
         for env_id in self._restore_jobs:  # the slot passes their next commands to the host, plain steps too
             self._slot.host(env_id, None)
 
@@ -354,9 +361,15 @@ class Host:
         env_id, _, step_id = self._executor.command
         function = payload.function
         assert function is not None
-        if isinstance(function, CloseHere):
-            is_closed = function.pid == os.getpid() and self._close_here(env_id)
-            self._slot.send_message(self._dump_reply(messages.Reply(step_id, env_id, value=is_closed)))
+        if isinstance(function, CloseHere | SaveState):
+            value: Any = None
+            if isinstance(function, CloseHere):
+                value = function.pid == os.getpid() and self._close_here(env_id)
+            elif self._snapshots is not None:
+                self._snapshots.between_steps(env_id, step_id, self._envs[env_id], forced=True)
+            else:
+                value = save_env(env_id, self._envs[env_id], self._slot, self._rngs, function.snapshotter)
+            self._slot.send_message(self._dump_reply(messages.Reply(step_id, env_id, value=value)))
             self._slot.finish()
             return
         if function in (snapshot_if_due, snapshot_now) and self._snapshots is not None:

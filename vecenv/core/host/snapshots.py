@@ -110,7 +110,7 @@ class Snapshots:
     def between_steps(self, env_id: int, step_id: int, env: Any, *, forced: bool) -> None:
         """Take a snapshot of an env between two of its steps, if it is due or `forced`.
 
-        The state is one between two episodes if the next step resets the env.
+        The state is one between two episodes if the next step resets the env; then it is sent only if it is complete.
         """
         if (
             env_id in self._spans_episodes
@@ -120,7 +120,7 @@ class Snapshots:
         ):
             record = np.frombuffer(self._slot.present_record(env_id), RECORD)[0]
             is_mid_episode = not record["is_over"]
-            self._take_snapshot(env_id, step_id, env, is_newly_built=False, is_mid_episode=is_mid_episode)
+            self._take_snapshot(env_id, step_id, env, False, is_mid_episode=is_mid_episode, must_be_complete=True)
 
     def resume(self, env_id: int, env: Any, *, is_newly_built: bool) -> None:
         """Register an env that replaces another one after a failure; `is_newly_built`: it was not restored."""
@@ -142,7 +142,14 @@ class Snapshots:
         self._slot.schedule_snapshot(env_id, busy_ns, 0 if has_none else max(busy_ns, _LONG_HISTORY_NS))
 
     def _take_snapshot(
-        self, env_id: int, step_id: int, env: Any, is_newly_built: bool, is_mid_episode: bool = False
+        self,
+        env_id: int,
+        step_id: int,
+        env: Any,
+        is_newly_built: bool,
+        *,
+        is_mid_episode: bool = False,
+        must_be_complete: bool = False,
     ) -> None:
         is_first = env_id not in self._costs_ns  # takes longer: it also finds the parts of the state
         began_ns = now_ns()
@@ -158,9 +165,10 @@ class Snapshots:
                     f"the state of {name} cannot be kept, so its episodes cannot be restored after a crash: "
                     f"{type(error).__name__}: {error}",
                 )
-        if snapshot is None and is_mid_episode:
-            self._only_between.add(env_id)
-            self._schedule(env_id, _MIN_INTERVAL_NS)
+        if must_be_complete and (snapshot is None or not snapshot.is_complete):
+            if is_mid_episode:
+                self._only_between.add(env_id)
+                self._schedule(env_id, _MIN_INTERVAL_NS)
             return
         if snapshot is None:
             if not is_newly_built:  # else its first reset may build the env inside

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import SpaceError, StateError, WorkerTimeoutError
 from ...gymnasium_api.reward_spaces import find_reward_space, reward_shape_of
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
+from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.flags import Autoreset
@@ -26,6 +27,7 @@ from ..parent.leases import MIN_NBYTES
 from ..parent.watchdog import WorkerDirectory
 from ..processes.slots import SlotTable
 from ..recovery.journal import Journal
+from ..recovery.policy import Recovery
 
 if TYPE_CHECKING:  # both use an engine
     from .requests import Requests
@@ -184,12 +186,16 @@ class Engine(WorkerDirectory):
         num_envs: how many envs, with ids 0 .. num_envs - 1.
         options: of the pool. Limits may change, see `set_limits`.
         runs_here: whether envs run in the thread that waits, inside `serve`. Else they run by themselves.
+        recovery: decides about failures; None: they are raised. Set by `open`.
+        snapshotter: captures the states of envs; None: they are not captured.
         end_if_unclosed: ends what would outlive the program if the pool is never closed, such as processes; called once
             the pool is garbage, or when the interpreter exits. It must reference neither the engine nor the pool, and
             may be called after `close` and repeatedly. None: there is no such thing.
     """
 
     runs_here = False
+    recovery: Recovery | None = None
+    snapshotter: Snapshotter | None = None
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], options: PoolOptions | None) -> None:
         self.env_fns = check_env_fns(env_fns)

@@ -28,6 +28,9 @@ from ..layout.messages import Payload, Reply, describe_place, pack_error, unpack
 from ..layout.spec import Array, Leaf, split_batch
 from ..parent.batch import raise_first
 from ..parent.hub import Refusal, SlotState
+from ..recovery.journal import has_reset
+from ..recovery.reset_seeds import ResetSeeds
+from ..recovery.resume import Resume
 from ..system.signals import signals_deferred
 from .engine import OpenedEnvs
 from .waiter import Waiter, env_id_array
@@ -66,6 +69,8 @@ class Requests:
 
     Attributes:
         calls: step_ids of the calls under way, by env_id; each submission has an object of its own.
+        seeds: of the resets so far.
+        unkept: envs with calls that may have changed them and that no journal keeps.
     """
 
     def __init__(
@@ -93,13 +98,9 @@ class Requests:
         self._is_new = np.ones(self._num_envs, np.bool_)  # envs that were never reset
         self._bounds = Bounds(self._space) if checks_bounds else None
         self._checks_steps = True  # while an env was never reset, or if there are bounds
-        self._may_lack_generator = np.ones(self._num_envs, np.bool_)  # envs whose next reset is offered a drawn seed
-        self._first_drawn: int | None = None  # the drawn seed of env 0
-        self._offered: set[int] = set()  # envs whose last reset was offered a drawn seed
-        self._is_seeded = np.zeros(self._num_envs, np.bool_)  # envs that have been given a seed
-        self._last_seeds: dict[int, Any] = {}  # seeds of the last resets, by env_id; None: it had none
-        self._cancelled_seeds: dict[int, Any] = {}  # seeds of cancelled resets, until the next reset
+        self.seeds = ResetSeeds.of_new_envs(self._num_envs)
         self.calls: Mapping[int, int] = {}
+        self.unkept: set[int] = set()
 
     def _call_before_request(self) -> None:
         """Call the function of the engine, which may replace workers."""
@@ -212,7 +213,7 @@ class Requests:
                 del extra["options"]
                 flags[i] = CommandFlag.OPTIONS
             if seed is None and (not extra or (seeds is not None and "seed" not in extra)):
-                seed = self._cancelled_seeds.get(env_id)
+                seed = self.seeds.cancelled.get(env_id)
             if isinstance(seed, int) and 0 <= seed < _MANY_SEEDS:
                 numbers[i] = seed
                 flags[i] |= CommandFlag.SEED
@@ -222,7 +223,7 @@ class Requests:
                 if seeds is not None and "seed" not in extra:
                     numbers[i] = -1
                     flags[i] |= CommandFlag.SEED
-                if self._may_lack_generator[env_id % self._num_envs]:
+                if self.seeds.may_lack_generator[env_id % self._num_envs]:
                     numbers[i] = self._draw_seed(env_id, seeds_per_env)
                     flags[i] |= CommandFlag.DRAWN
                     offered.add(env_id)
@@ -236,20 +237,20 @@ class Requests:
         commands = Commands.of(Op.RESET, ids, flags=flags, arguments=numbers, effects=effects, payloads=payloads)
         with signals_deferred():
             self._command("reset", commands, ordered, superseded)
-            self._offered = (self._offered - set(ids.tolist())) | offered
+            self.seeds.offered = (self.seeds.offered - set(ids.tolist())) | offered
             for env_id, seed in zip(ids.tolist(), used):
-                self._cancelled_seeds.pop(env_id, None)
-                self._last_seeds[env_id] = seed
+                self.seeds.cancelled.pop(env_id, None)
+                self.seeds.last[env_id] = seed
 
     def _draw_seed(self, env_id: int, seeds_per_env: int) -> int:
         """Return the drawn seed for an env's first reset; draw and log that of env 0 if there is none yet."""
-        if self._first_drawn is None:
-            self._first_drawn = secrets.randbelow(_DRAWN_LIMIT - self._num_envs * seeds_per_env)
+        if self.seeds.first_drawn is None:
+            self.seeds.first_drawn = secrets.randbelow(_DRAWN_LIMIT - self._num_envs * seeds_per_env)
             _LOG.info(
                 "first reset without a seed: if the generator of env i does not exist yet, it gets the seed %d + i",
-                self._first_drawn,
+                self.seeds.first_drawn,
             )
-        return self._seed_of(self._first_drawn, env_id, seeds_per_env)
+        return self._seed_of(self.seeds.first_drawn, env_id, seeds_per_env)
 
     def owes(self, env_id: int) -> Op:
         return Op(self._hub.owed(env_id)[0])
@@ -274,10 +275,10 @@ class Requests:
             return
         self._inbox.forget(step_id)
         self._hub.cancel(env_id)
-        if op == Op.RESET and self._last_seeds.get(env_id) is not None:
-            self._cancelled_seeds[env_id] = self._last_seeds[env_id]
-        if op == Op.RESET and env_id in self._offered:  # the env may never have got that seed
-            self._may_lack_generator[env_id] = True
+        if op == Op.RESET and self.seeds.last.get(env_id) is not None:
+            self.seeds.cancelled[env_id] = self.seeds.last[env_id]
+        if op == Op.RESET and env_id in self.seeds.offered:  # the env may never have got that seed
+            self.seeds.may_lack_generator[env_id] = True
         if self._journal is not None:
             self._journal.note_cancelled(env_id, step_id)
 
@@ -348,7 +349,7 @@ class Requests:
             The seed, None if there was none or it is unknown; and the action of a step, else ().
         """
         if state.op == Op.RESET:
-            return self._last_seeds.get(state.env_id), ()
+            return self.seeds.last.get(state.env_id), ()
         actions: tuple[Any, ...] = ()
         if state.op == Op.STEP and not self._has_object_steps:
             rows = [column[state.env_id : state.env_id + 1].copy() for column in self._plan.actions(self._memory)]
@@ -378,7 +379,7 @@ class Requests:
         return RestoreJob(
             last_delivered=self._hub.last_delivered_obs(env_id, 0 if unanswered is None else unanswered.step_id),
             last_delivered_message=self._inbox.last_delivered_message(env_id),
-            takes_seed=bool(self._is_seeded[env_id]),
+            takes_seed=bool(self.seeds.is_seeded[env_id]),
         )
 
     def fail_calls(self, env_ids: Collection[int], error_of: Callable[[int, int], Exception]) -> None:
@@ -401,10 +402,10 @@ class Requests:
         for env_id in env_ids:
             self._inbox.forget(self._hub.owed(env_id)[1])
             self._hub.cancel(env_id)
-            self._is_new[env_id] = self._checks_steps = self._may_lack_generator[env_id] = True
+            self._is_new[env_id] = self._checks_steps = self.seeds.may_lack_generator[env_id] = True
             if self._journal is not None:
                 self._journal.forget(env_id, keeps_calls=keeps_calls)
-        self._first_drawn = None  # the same seeds would repeat episodes
+        self.seeds.first_drawn = None  # the same seeds would repeat episodes
 
     # ---- requests of another pool ------------------------------------------------------------
 
@@ -446,14 +447,16 @@ class Requests:
         if self._checks_steps:
             self._is_new[env_ids] = False
             self._checks_steps = self._bounds is not None or bool(self._is_new.any())
-        self._may_lack_generator[env_ids] = False
-        self._is_seeded[env_ids] |= is_seeded
+        self.seeds.may_lack_generator[env_ids] = False
+        self.seeds.is_seeded[env_ids] |= is_seeded
 
-    def resume(self, restore_jobs: Mapping[int, RestoreJob]) -> None:
+    def resume(self, resume: Resume) -> None:
         """Treat the envs that were reset in another pool as reset; called once, before any request."""
-        assert self._journal is not None
-        env_ids = [env_id for env_id in restore_jobs if self._journal.was_reset[env_id]]
-        takes_seed = [restore_jobs[env_id].takes_seed for env_id in env_ids]
+        if resume.seeds is not None:
+            self.seeds = resume.seeds
+        jobs = resume.restore_jobs
+        env_ids = [env_id for env_id, job in jobs.items() if has_reset(job)]
+        takes_seed = [jobs[env_id].takes_seed for env_id in env_ids]
         self._note_reset(np.array(env_ids, np.int64), np.array(takes_seed, np.bool_))
 
     # ---- sending ---------------------------------------------------------------------------
@@ -484,6 +487,8 @@ class Requests:
         if op == Op.CALL:  # before anything below takes messages: the answer may have arrived
             self._inbox.register_calls(commands, awaited)
             self.calls = dict(zip(table["env_id"].tolist(), table["step_id"].tolist()))
+            if self._journal is None:
+                self.unkept.update(table["env_id"][table["effect"] != Effect.NONE].tolist())
         if self._journal is not None:
             self._journal.note_commands(commands)
         if op == Op.RESET:

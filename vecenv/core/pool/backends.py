@@ -15,6 +15,7 @@ from ..host.replay import Snapshotter
 from ..layout.flags import Autoreset
 from ..operations.engine import Engine
 from ..options import AUTO, Limits, PoolOptions, check_env_fns
+from ..recovery.resume import Resume
 from ..spares.resets import SpareRule
 from .pool import Pool
 from .process import ProcessEngine, ProcessPool, measure_first_env
@@ -38,6 +39,7 @@ def make_pool(
     adapt: Callable[[Any], Any] | None = None,
     snapshotter: Snapshotter,
     spares: SpareRule | None = None,
+    resume: Resume | None = None,
 ) -> Pool:
     """Make the pool of a front end.
 
@@ -50,6 +52,8 @@ def make_pool(
         spares: None: ended envs are not reset ahead. With spare envs, each env has a worker of its own, unless
             `options.num_workers` is given, so that a slow reset delays no other env. `CHOOSING_BACKENDS` decide by
             themselves.
+        resume: the state of another pool, which `Pool.save` has returned and which `Pool.resume` gets after the start;
+            None: all envs are new.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -80,7 +84,7 @@ def make_pool(
         backend = "serial" if options.num_workers is None else "process"
     if spares is None and not isinstance(backend, RayOptions):
         pool_class: type[SerialPool | ProcessPool] = SerialPool if backend == "serial" else ProcessPool
-        return pool_class(env_fns, options, adapt=adapt, snapshotter=snapshotter)
+        return pool_class(env_fns, options, adapt=adapt, snapshotter=snapshotter, resume=resume)
     engine: Engine
     if isinstance(backend, RayOptions):
         from ...integrations.ray.carrier import make_ray_engine  # the only use of Ray below front ends

@@ -19,6 +19,7 @@ Parts of a pool, in the order in which a call passes them:
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ from ..advice.times import (
     read_workload,
     running_of,
 )
+from ..host.saving import SavedEnv, SaveState, restore_now
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Commands
@@ -57,7 +59,7 @@ from ..parent.hub import Hub
 from ..parent.leases import Leases
 from ..processes.worker import core_limit, usable_cores
 from ..recovery.policy import COUNTS
-from ..recovery.resume import read_records
+from ..recovery.resume import Resume, make_resume, read_records, resume_of
 from ..spares.envs import SpareEnvs
 from ..spares.queues import SpareQueues
 from ..spares.resets import SpareResets, SpareRule
@@ -611,6 +613,65 @@ class Pool:
     def _read_records(self, env_ids: Sequence[int] | Array | None) -> Array:
         self._waiter.inbox.poll()
         return read_records(self._envs.plan, self._envs.memory, env_ids)
+
+    # ---- saving ------------------------------------------------------------------------------
+
+    def save(self) -> Resume:
+        """Return the state of all envs, from which another pool continues their episodes; see `recovery.resume`.
+
+        Steps and resets that have not been received are not waited for; the other pool makes them again.
+
+        Raises:
+            StateError: calls are under way, or there are spare envs. Or the state of an env is not known, and its
+                commands are not kept: the envs live in this process, or failures are raised.
+        """
+        if self._spares is not None:
+            raise StateError("save: the state of a pool with spare envs cannot be saved; use num_spare_envs=0")
+        idle = [env_id for env_id in range(self.num_envs) if self.owes(env_id) == Op.NONE]
+        call = SaveState(self._engine.snapshotter)
+        saved = dict(zip(idle, self.call(call, idle, pure=True))) if idle else {}
+        resume: Resume = self._call("save", self._make_resume, saved)
+        return resume
+
+    def _make_resume(self, saved: dict[int, Any]) -> Resume:
+        requests, recovery = self._requests, self._engine.recovery
+        seeds = copy.deepcopy(requests.seeds)
+        if recovery is None:
+            return resume_of(self._check_saved(saved), seeds)
+        records = self._read_records(None)
+        owed = {env_id: self._hub.owed(env_id) for env_id in range(self.num_envs)}
+        commands = {
+            env_id: recovery.journal.command(env_id, step_id) for env_id, (op, step_id) in owed.items() if op != Op.NONE
+        }
+        jobs = {env_id: requests.new_job(env_id, commands.get(env_id)) for env_id in owed}
+        return make_resume(recovery, records, Commands.listed(commands.values()), jobs, seeds)
+
+    def _check_saved(self, saved: dict[int, SavedEnv]) -> dict[int, SavedEnv]:
+        """Return the envs that were reset; raise StateError if the state of one is not known."""
+        if len(saved) < self.num_envs:
+            raise StateError("save: receive all steps and resets first: the commands of these envs are not kept")
+        for env_id, env in saved.items():
+            reason = env.reason
+            if not reason and not env.holds_calls and env_id in self._requests.unkept:
+                reason = "its state does not contain what earlier calls and set_attr have changed"
+            if reason:
+                raise StateError(
+                    f"save: env {env_id}: {reason}. Use backend='process' with failures='recover', which keeps the "
+                    "commands of each episode, or call vecenv.register_pickled_state for its class"
+                )
+        return {env_id: env for env_id, env in saved.items() if env.state is not None}
+
+    def resume(self, resume: Resume) -> None:
+        """Continue another pool; called once, after `start`, if the engine was made with this state.
+
+        Envs without an unanswered command are restored now, the others before it.
+        """
+        if len(resume.queued):
+            self.send_commands(resume.queued)
+        self._call("resume", self.continue_from, resume.next_step_id)
+        idle = [env_id for env_id in resume.restore_jobs if self.owes(env_id) == Op.NONE]
+        if idle:
+            self.call(restore_now, idle, pure=True)
 
     # ---- recovery ----------------------------------------------------------------------------
 

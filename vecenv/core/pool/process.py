@@ -114,13 +114,10 @@ class ProcessEngine(Engine):
     ) -> None:
         check_may_start()
         super().__init__(env_fns, options)
-        if resume is not None and not self.options.failures.recovers:
-            raise ConfigError("a pool can resume another one only if it recovers workers; change on_failure")
         self.num_workers = self._count_workers()
         self.journal: Journal | None = None
-        self.recovery: Recovery | None = None
         self._adapt = adapt or _identity
-        self._snapshotter = snapshotter
+        self.snapshotter = snapshotter
         self._first_env_id = first_env_id
         self._resume = resume
         self._listener = listener
@@ -151,7 +148,7 @@ class ProcessEngine(Engine):
                 self.env_fns,
                 self.options,
                 adapt=self._adapt,
-                snapshotter=self._snapshotter,
+                snapshotter=self.snapshotter,
                 first_env_id=self._first_env_id,
                 check_not_closing=check_not_closing,
             )
@@ -204,7 +201,7 @@ class ProcessEngine(Engine):
 
     def _make_starts(self, check_not_closing: Callable[[str], None]) -> WorkerStarts:
         return WorkerStarts(
-            *(self.env_fns, self._adapt, self._snapshotter, self._first_env_id, self.options),
+            *(self.env_fns, self._adapt, self.snapshotter, self._first_env_id, self.options),
             implementation=self._implementation,
             group=self._group,
             slots=self._slots,
@@ -351,7 +348,9 @@ class ProcessEngine(Engine):
         )
         if self._resume is not None:
             resume, self._resume = self._resume, None
-            requests.resume(resume.restore_jobs)
+            requests.resume(resume)
+            if self.recovery is not None and resume.seeds is not None:  # else the pool above writes the line
+                self.recovery.begin_loading(resume.restore_jobs)
 
     # ---- end -------------------------------------------------------------------------------
 

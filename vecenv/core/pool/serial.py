@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import DifferentSpacesError, WorkerTimeoutError, add_notes
+from ...own_log import own_logger
 from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.host import Host, close_all
@@ -25,7 +26,7 @@ from ..host.replay import Snapshotter
 from ..layout.commands import Commands
 from ..layout.counters import CountersPlan
 from ..layout.flags import Op
-from ..layout.messages import copy_payload, copy_reply, copy_value, describe_place
+from ..layout.messages import Reply, copy_payload, copy_reply, copy_value, describe_place
 from ..layout.native import implementation
 from ..operations.engine import Engine, EnvSpaces, OpenedEnvs
 from ..operations.requests import Requests
@@ -35,6 +36,8 @@ from ..parent.hub import Hub, NativeHub, Refusal
 from ..parent.watchdog import Watchdog
 from ..processes.builder import build_env, check_distinct
 from ..processes.worker_main import Attach, find_difference, make_slot, properties_of
+from ..recovery.policy import OUTCOMES
+from ..recovery.resume import Resume
 from ..system.clock import now_ns
 from ..system.descriptor import Descriptor
 from ..system.monitor_files import MonitorFile
@@ -46,6 +49,8 @@ from .pool import Pool
 from .starting import StartProgress
 
 __all__ = ["SerialEngine", "SerialPool"]
+
+_LOG = own_logger()
 
 #: Seconds to which a timer is set that should have expired already; 0 would switch it off.
 _AT_ONCE_SECONDS = 1e-6
@@ -71,6 +76,9 @@ class _LocalSlot:
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
         self.current = slot.current
         self.watch, self.count_step, self.touch = slot.watch, slot.count_step, slot.touch
+        self.keep_records, self.records, self.resume = slot.keep_records, slot.records, slot.resume
+        self.start_digest, self.add_to_digest = slot.start_digest, slot.add_to_digest
+        self.present_record = slot.present_record
         self.send_message = box.up.append
         self.take_payload = lambda: box.down.pop(hub.pending(0)[2])
 
@@ -108,7 +116,9 @@ class SerialEngine(Engine):
         env_fns: one constructor per env.
         options: of the pool; those about processes and failures have no effect.
         adapt: adapts the result of a constructor to the interface of Gymnasium.
-        snapshotter: compares an env before and after a call; its calls are repeated when the env is built again.
+        snapshotter: compares an env before and after a call; its calls are repeated when the env is built again. It
+            also captures the states of envs that are saved.
+        resume: as for `ProcessEngine`.
     """
 
     runs_here = True
@@ -120,10 +130,12 @@ class SerialEngine(Engine):
         *,
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
+        resume: Resume | None = None,
     ) -> None:
         super().__init__(env_fns, options)
+        self._resume = resume
         self._adapt = adapt or _identity
-        self._snapshotter = snapshotter
+        self.snapshotter = snapshotter
         self._check_not_closing: Callable[[str], object] = _ignore
         self._envs: dict[int, Any] = {}
         self._built: list[Any] = []  # the results of `env_fns`, before `adapt`
@@ -172,8 +184,11 @@ class SerialEngine(Engine):
         limit = options.failures.exception_limit
         if limit is not None:
             timings = plan.counters.timings(counters)
-            caught = CaughtExceptions(limit, self._build_again, rngs, timings, self._snapshotter)
-            self._host.catch_exceptions(caught, self._snapshotter)
+            caught = CaughtExceptions(limit, self._build_again, rngs, timings, self.snapshotter)
+            self._host.catch_exceptions(caught, self.snapshotter)
+        if self._resume is not None:
+            self._resume.write_records(plan, memory)
+            self._host.restore(self._resume.restore_jobs, self._rebuild, self.snapshotter)
         return OpenedEnvs(
             spaces=spaces,
             properties=copy_value(properties_of(self._envs[0])),
@@ -182,6 +197,7 @@ class SerialEngine(Engine):
             memory=memory,
             counters=counters,
             hub=hub,
+            listener=None if self._resume is None else _log_outcome,
             dump_payload=copy_payload,
         )
 
@@ -206,6 +222,12 @@ class SerialEngine(Engine):
         self._built[env_id] = self._built.pop()
         return env
 
+    def _rebuild(self, env_id: int) -> Any:
+        """Build an env once more, because it could not be restored with the first plan."""
+        assert self._rngs is not None
+        self._rngs.forget(env_id)
+        return self._build_again(env_id)
+
     def _keep_and_adapt(self, env: Any) -> Any:
         self._built.append(env)
         return self._adapt(env)
@@ -227,6 +249,9 @@ class SerialEngine(Engine):
 
     def connect(self, requests: Requests, waiter: Waiter) -> None:
         self._watchdog = waiter.watchdog
+        if self._resume is not None:
+            resume, self._resume = self._resume, None
+            requests.resume(resume)
 
     def close(self, timeout: float | None) -> Exception | None:
         try:
@@ -331,6 +356,13 @@ def check_same_spaces(envs: dict[int, Any]) -> None:
         if found is not None:
             name, text = found
             raise DifferentSpacesError(f"env {env_id}: {text}", path=name)
+
+
+def _log_outcome(reply: Reply, is_answered: bool) -> None:
+    """Log that a saved env could not be restored exactly."""
+    outcome = reply.outcome
+    if outcome is not None and outcome.kind in OUTCOMES:
+        _LOG.warning("env %d: %s: %s", reply.env_id, OUTCOMES[outcome.kind], outcome.reason)
 
 
 def _identity(env: Any) -> Any:

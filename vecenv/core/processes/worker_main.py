@@ -402,7 +402,7 @@ def _make_hosts(
     ]
     if boot.exception_limit is not None:
         _catch_exceptions(hosts, boot.exception_limit, boot, attach, rngs, timings)
-    if boot.keeps_records:
+    if boot.keeps_records or attach.restore_jobs:
         _enable_recovery(hosts, boot, attach, rngs)
     return hosts
 
@@ -440,16 +440,15 @@ def _catch_exceptions(
 
 
 def _enable_recovery(hosts: list[Host], boot: Boot, attach: Attach, rngs: GlobalRngs) -> None:
-    plan = attach.plan
     snapshotter: Snapshotter | None = load_with_main(boot.snapshotter)
-    final_offset = min(plan.final_offsets, default=plan.words["block_stride"])
 
     def rebuild(env_id: int) -> Any:
         rngs.forget(env_id)
         return _build(boot, rngs, env_id)
 
     for host in hosts:
-        host.keep_records(snapshotter, final_offset)
+        if boot.keeps_records:
+            host.keep_records(snapshotter)
         if attach.restore_jobs:
             host.restore(attach.restore_jobs, rebuild, snapshotter)
 

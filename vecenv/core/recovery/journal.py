@@ -22,14 +22,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from ...own_log import own_logger
-from ..layout.commands import Commands, Effect, Entry, History, LastingCall, RestorePlan, RestorePoint
+from ..layout.commands import Command, Commands, Effect, Entry, History, LastingCall, RestorePlan, RestorePoint
 from ..layout.flags import FORM_MASK, CommandFlag, Op
 from ..layout.lasting_calls import LastingCalls
 from ..layout.spec import Array
 from .action_pages import Page
 from .restore_points import RestorePoints
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "has_reset"]
 
 #: Number of new pages, and of requests of other kinds, between two checks for data that can be dropped.
 _PRUNE_EVERY = 8
@@ -314,7 +314,7 @@ class Journal:
         steps: dict[int, list[tuple[int, int, tuple[bytes, ...]]]] = {}  # step_id, env_id and action, by form
         for env_id, history in histories.items():
             self.calls.restore(env_id, history.lasting_calls, history.lost_calls)
-            self.was_reset[env_id] = _has_reset(history)
+            self.was_reset[env_id] = has_reset(history)
             for entry in self._restore_env(env_id, history):
                 if isinstance(entry.payload, tuple):
                     steps.setdefault(entry.flags & FORM_MASK, []).append((entry.step_id, env_id, entry.payload))
@@ -444,6 +444,11 @@ class Journal:
             history.attempts.append(RestorePlan(point, rest, calls, self.calls.doubt(env_id, point, calls)))
         return history
 
+    def command(self, env_id: int, step_id: int) -> Command:
+        """Return an unanswered step or reset of an env; such a command is never dropped."""
+        (entry,) = (one for one in self._entries(env_id, step_id) if one.step_id == step_id)
+        return Command(step_id, env_id, entry.op, entry.flags, entry.argument, payload=entry.payload)
+
     def payload(self, env_id: int, step_id: int) -> bytes | None:
         """Return the payload of a reset or step; None if it was dropped. An env's last payload is never dropped."""
         known, payload = self._payloads.get(env_id, (0, b""))
@@ -468,7 +473,7 @@ class Journal:
         return found
 
 
-def _has_reset(history: History) -> bool:
+def has_reset(history: History) -> bool:
     """Return whether a reset was ever sent to an env; True if its commands were dropped."""
     if not history.attempts or not all(call.is_first for call in history.lasting_calls):
         return True

@@ -37,7 +37,7 @@ from .failure_log import FailureLog
 from .journal import Journal
 from .reproducer import FailureContext, describe
 
-__all__ = ["COUNTS", "Recovery", "RestoreProgress", "StartFailures", "append_message"]
+__all__ = ["COUNTS", "OUTCOMES", "Recovery", "RestoreProgress", "StartFailures", "append_message"]
 
 _LOG = own_logger()
 _NS = 1_000_000_000
@@ -55,7 +55,7 @@ _UNPROVEN = (
     "or not kept. `vecenv check ENV --determinism` names what is not covered"
 )
 #: Log lines by `Outcome.kind`, with the reason after them.
-_OUTCOMES = {
+OUTCOMES = {
     "truncated": "its episode could not be brought back, it ends truncated",
     "restarted": "its episode was over, the next one is restarted",
     "unproven": "its rows are marked 'unproven'",
@@ -471,6 +471,11 @@ class Recovery:
         self._counts[count] += number
         return progress
 
+    def begin_loading(self, restore_jobs: dict[int, RestoreJob]) -> None:
+        """Record that the envs of a saved pool are being restored."""
+        what = f"{len(restore_jobs)} saved env{'s' * (len(restore_jobs) > 1)}"
+        self.begin_restoring(what, now_ns(), restore_jobs, count="recycled", number=0, done="loaded")
+
     def note_report(self, reply: Reply, is_answered: bool) -> None:
         """Record the report of a worker about an env: a restore point, an outcome or the effect of a call."""
         if reply.snapshot is not None:
@@ -511,7 +516,7 @@ class Recovery:
             _LOG.info("%s", _summary(progress))
 
     def _log_outcome(self, env_id: int, outcome: Outcome) -> None:
-        name, text = self._first_env_id + env_id, _OUTCOMES.get(outcome.kind)
+        name, text = self._first_env_id + env_id, OUTCOMES.get(outcome.kind)
         if text is not None and (outcome.reason or outcome.kind != "unproven"):
             self._log.write([env_id], now_ns(), f"env %d: {text}: %s", name, outcome.reason)
         elif text is not None and self._counts["unproven"] == 1:

@@ -28,20 +28,22 @@ digests of rows with and without C differ: the implementation must be the same, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..host.replay import RestoreJob
-from ..layout.arena import ArenaPlan
-from ..layout.commands import Commands
+from ..host.saving import SavedEnv
+from ..layout.arena import RECORD, ArenaPlan
+from ..layout.commands import Commands, RestorePlan, RestorePoint
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from .policy import Recovery
+from .reset_seeds import ResetSeeds
 
-__all__ = ["Resume", "make_resume", "read_records"]
+__all__ = ["Resume", "make_resume", "read_records", "resume_of"]
 
 
 @dataclass
@@ -53,12 +55,14 @@ class Resume:
         records: (num_envs, 2), with the fields of `ArenaPlan.records`; `began_ns` is the age of the episode.
         queued: commands without an answer, ordered by step_id.
         next_step_id: step_id of the next command.
+        seeds: of the resets so far; None: another pool numbers and checks the requests.
     """
 
     restore_jobs: dict[int, RestoreJob]
     records: Array
     queued: Commands
     next_step_id: int
+    seeds: ResetSeeds | None = None
 
     def write_records(self, plan: ArenaPlan, memory: Any) -> None:
         """Write the records into a new arena, before workers attach to it."""
@@ -87,6 +91,7 @@ def make_resume(
     records: Array,
     queued: Commands,
     jobs: dict[int, RestoreJob],
+    seeds: ResetSeeds | None = None,
 ) -> Resume:
     """Return the state from which another pool continues.
 
@@ -97,11 +102,31 @@ def make_resume(
         queued: the command that each env owes the answer to, and the calls without an answer, in any order. Commands
             that were cancelled or superseded are left out.
         jobs: of all envs, as for `Recovery.plan`, in the order of the records.
+        seeds: of the resets so far, if the pool is not lost but saved. Then the next row of an env that is restored
+            exactly is not marked.
     """
     left, records = queued.select(np.argsort(queued.table["step_id"])), records.copy()
     rows = dict(zip(jobs, records))
     for command in left:
         mine = rows[command.env_id]
         mine[mine["step_id"] >= command.step_id] = 0
-    restore_jobs = recovery.plan(jobs, left)
-    return Resume(restore_jobs, records, left, recovery.journal.next_step_id)
+    restore_jobs = recovery.plan(jobs, left, marks_recovery=seeds is None)
+    return Resume(restore_jobs, records, left, recovery.journal.next_step_id, seeds)
+
+
+def resume_of(saved: Mapping[int, SavedEnv], seeds: ResetSeeds) -> Resume:
+    """Return the state from which another pool continues a pool that keeps no commands.
+
+    Args:
+        saved: the envs that were reset, by env_id, each with a state.
+        seeds: of the resets so far.
+    """
+    answered, following = 1, 2  # the last command of each env, and the next command of the other pool
+    jobs, records = {}, np.zeros((len(seeds.is_seeded), 2), RECORD)
+    for env_id, env in saved.items():
+        records[env_id, 0] = np.frombuffer(env.record, RECORD)[0]
+        records[env_id, 0]["step_id"] = answered
+        point = RestorePoint(following, env.state, True, env.is_mid_episode, env.holds_calls)
+        plans = [RestorePlan(point, [], [])]
+        jobs[env_id] = RestoreJob(plans, marks_recovery=False, takes_seed=bool(seeds.is_seeded[env_id]))
+    return Resume(jobs, records, Commands.listed([]), following, seeds)

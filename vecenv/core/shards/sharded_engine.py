@@ -80,7 +80,7 @@ class ShardedEngine(Engine):
         self.end_if_unclosed = carrier.end_if_unclosed
         self._carrier = carrier
         self._adapt = adapt or _identity
-        self._snapshotter = snapshotter
+        self.snapshotter = snapshotter
         self._shares = split_evenly(self.num_envs, min(num_shards, self.num_envs))
         self._shards = [ShardStatus(shard, share) for shard, share in enumerate(self._shares)]
         self._action_spec: Spec | None = None
@@ -100,7 +100,6 @@ class ShardedEngine(Engine):
             replace_timeout=replace_timeout,
         )
         self._hub: ShardHub | None = None
-        self._recovery: Recovery | None = None
         self._supervisor: ShardSupervisor | None = None
         self._check_not_closing: Callable[[str], None] | None = None
 
@@ -119,7 +118,7 @@ class ShardedEngine(Engine):
         self._action_spec = plan.action
         plan.write_header(memory)
         plan.counters.write_header(counters, is_native=first.implementation == "native", opened_ns=now_ns())
-        recovery = self._recovery = self._make_recovery() if self.options.failures.recovers else None
+        recovery = self.recovery = self._make_recovery() if self.options.failures.recovers else None
         hub = ShardHub(
             plan,
             memory,
@@ -151,10 +150,10 @@ class ShardedEngine(Engine):
 
     def _reproduce(self, env_id: int, op: int, step_id: int) -> FailureContext:
         """Describe the commands of an env until it ended its shard."""
-        assert self._action_spec is not None and self._hub is not None and self._recovery is not None
+        assert self._action_spec is not None and self._hub is not None and self.recovery is not None
         (shard,) = (status.shard for status in self._shards if env_id in status.env_ids)
         return failure_context(
-            *(self._recovery.journal, env_id, op, step_id),
+            *(self.recovery.journal, env_id, op, step_id),
             spec=self._action_spec,
             records=self._hub.store.records[env_id],
             options=self.options,
@@ -169,7 +168,7 @@ class ShardedEngine(Engine):
         assert hub is not None and self._check_not_closing is not None
         self._supervisor = hub.supervisor = ShardSupervisor(
             hub,
-            self._recovery,
+            self.recovery,
             requests,
             waiter,
             starts=self._starts,
@@ -185,8 +184,8 @@ class ShardedEngine(Engine):
     def close(self, timeout: float | None) -> Exception | None:
         """Have all shards close their envs at the same time, then end them."""
         self._last_counts = self.statistics()
-        if self._recovery is not None:
-            self._recovery.log_summary()
+        if self.recovery is not None:
+            self.recovery.log_summary()
         hub = self._hub
         limit = self.options.limits.close if timeout is None else limit_of(timeout)
         error = None
@@ -198,7 +197,7 @@ class ShardedEngine(Engine):
         finally:
             self._carrier.close()
             self._log_records.emit()
-            self._hub = self._recovery = self._supervisor = self._check_not_closing = None
+            self._hub = self.recovery = self._supervisor = self._check_not_closing = None
             for status in self._shards:
                 status.state = ShardState.DEAD
         return error
@@ -234,15 +233,15 @@ class ShardedEngine(Engine):
         """Change the limits of operations, in all shards."""
         super().set_limits(limits)
         self._starts.set_limits(self.options.limits)
-        if self._recovery is not None:
-            self._recovery.set_limits(limits)
+        if self.recovery is not None:
+            self.recovery.set_limits(limits)
         if self._hub is not None:
             for shard in range(len(self._shards)):
                 self._hub.tell(shard, SetLimits(limits))
 
     def statistics(self) -> dict[str, Any]:
         """Return the counts of failures of all shards, and of replaced shards, and the workers of each shard."""
-        hub, recovery = self._hub, self._recovery
+        hub, recovery = self._hub, self.recovery
         if hub is None:
             return self._last_counts
         found = {} if recovery is None else recovery.statistics()
