@@ -138,6 +138,10 @@ def _add_record(add: AddArgument) -> None:
     _add(add, "--env-kwarg")
 
 
+def _add_inspect(add: AddArgument) -> None:
+    add("file", metavar="FILE", type=Path, help="as `save` of a vector env has written it")
+
+
 def _add_replay(add: AddArgument) -> None:
     add("file", metavar="FILE", type=Path, help="as named by the error or the warning")
     add("--until", type=natural, metavar="COMMAND", help="stop before the command with this number")
@@ -194,6 +198,12 @@ COMMANDS = {
         "returns of a policy: exactly one episode per seed, the same for any number of envs",
         "Play exactly one episode per seed with a policy, and print a table and a histogram of the "
         "returns. The policy is a function policy(obs, env_id) that returns one action per row.",
+    ),
+    "inspect": Subcommand(
+        _add_inspect,
+        "what a saved state of a vector env contains",
+        "Check the file of a saved state, and print its header: the envs, their spaces, versions, and the number of "
+        "commands that a load repeats. The pickle in the file is not run.",
     ),
     "record": Subcommand(
         _add_record,

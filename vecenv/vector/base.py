@@ -26,13 +26,21 @@ from ..errors import ClosedError, ConfigError, DifferentSpacesError, SpaceError,
 from ..ray_options import RayOptions
 from .results import Step
 
-__all__ = ["BaseVectorEnv", "ClosedVectorEnvError", "NoCallError", "PendingCallError", "check_method", "check_name"]
+__all__ = [
+    "CLOSED",
+    "BaseVectorEnv",
+    "ClosedVectorEnvError",
+    "NoCallError",
+    "PendingCallError",
+    "check_method",
+    "check_name",
+]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 #: Value of `_pending` after `close`.
-_CLOSED = "close"
+CLOSED = "close"
 #: Names of calls at the beginning of errors of pools.
 _CALLS_OF_POOLS = ("send", "recv", "reset")
 #: Methods that `call` refuses: the engine must see these calls.
@@ -75,7 +83,7 @@ def check_name(what: str, name: Any) -> None:
 class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector env over a pool: order of calls, and closing."""
 
-    #: The asynchronous call whose `..._wait` must come next: 'step', 'reset' or 'call'; _CLOSED after `close`.
+    #: The asynchronous call whose `..._wait` must come next: 'step', 'reset' or 'call'; CLOSED after `close`.
     _pending: str | None = None
     #: The space of one env's rewards, as the env or a layer under it declares it; None if a reward is one number.
     reward_space: Any = None
@@ -146,7 +154,7 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _check_idle(self, what: str) -> None:
         """Raise if the vector env is closed, or if the `..._wait` of an earlier call must come first."""
-        if self._pending == _CLOSED:
+        if self._pending == CLOSED:
             raise ClosedVectorEnvError(f"{what}: the vector env is closed")
         if self._pending is not None:
             name = self._pending
@@ -162,13 +170,13 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         try:
             yield
         except BaseException:
-            if self._pending != _CLOSED:
+            if self._pending != CLOSED:
                 self._pending = None
             raise
 
     def _check_pending(self, name: str) -> None:
         """Raise unless `name` is the pending asynchronous call."""
-        if self._pending == _CLOSED:
+        if self._pending == CLOSED:
             raise ClosedVectorEnvError(f"{name}_wait: the vector env is closed")
         if self._pending != name:
             raise NoCallError(
@@ -253,9 +261,9 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
             terminate: kill the workers at once, without closing their envs.
         """
         check_timeout("timeout", timeout)
-        pending, self._pending = self._pending, _CLOSED
+        pending, self._pending = self._pending, CLOSED
         try:
-            if pending not in (None, _CLOSED):
+            if pending not in (None, CLOSED):
                 warn_caller(
                     f"Calling `close` while waiting for a pending call to `{pending}` to complete. Its results are "
                     f"lost without {pending}_wait"

@@ -173,6 +173,24 @@ class Results:
         if self.ended is not None:
             self.ended[:] = has_ended
 
+    def save(self) -> dict[str, Any]:
+        """Return the values that the next results depend on, as `load` takes them."""
+        last = self._last
+        unknown = last.unknown if isinstance(last, _Merged) else frozenset()
+        return {
+            "last": None if last is None else (own(self._root, last.obs), unknown),
+            "ended": self.ended,
+            "returns": None if self._returns is None else self._returns.sums,
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue with the values that `save` has returned."""
+        self._last = None if saved["last"] is None else _Merged(*saved["last"])
+        if self.ended is not None and saved["ended"] is not None:
+            self.ended[:] = saved["ended"]
+        if self._returns is not None:
+            self._returns.set(np.nan if saved["returns"] is None else saved["returns"])
+
     def release_views(self) -> None:
         """Drop all views of the ring. No other method may be called after this."""
         self._views.clear()
@@ -261,7 +279,7 @@ class _EpisodeReturns:
     """Adds up the rewards of each env; workers do so only for rewards of one number. K is the shape of one reward."""
 
     def __init__(self, num_envs: int, reward_shape: tuple[int, ...]) -> None:
-        self._sums = np.full((num_envs, *reward_shape), np.nan)  # unknown before the first reset
+        self.sums = np.full((num_envs, *reward_shape), np.nan)  # unknown before the first reset
 
     def add(self, batch: Batch) -> Array:
         """Add the rewards of a batch; return the sums of its rows' episodes, float64 (B, *K).
@@ -269,18 +287,18 @@ class _EpisodeReturns:
         Each delivered batch has to be added exactly once, in the order of delivery.
         """
         env_ids, flags = batch.env_ids, batch.row_flags
-        sums: Array = self._sums[env_ids]
+        sums: Array = self.sums[env_ids]
         is_first = (flags & (RowFlag.RESET | RowFlag.AUTORESET)) != 0
         sums[is_first] = 0.0
         is_step = ~is_first & ((flags & RowFlag.ERROR) == 0)
         sums[is_step] += batch.rewards[is_step]
-        self._sums[env_ids] = sums
-        self._sums[env_ids[(flags & RowFlag.FINAL) != 0]] = 0.0  # the same step began the next episode
+        self.sums[env_ids] = sums
+        self.sums[env_ids[(flags & RowFlag.FINAL) != 0]] = 0.0  # the same step began the next episode
         return sums
 
     def set(self, sums: Array | float) -> None:
         """Set the sums of all envs, float64 (N, *K); NaN: they are unknown until the next episode."""
-        self._sums[:] = sums
+        self.sums[:] = sums
 
 
 def concatenate_rows(space: Space[Any], obs: Any, count: int) -> Any:

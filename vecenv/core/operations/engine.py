@@ -28,12 +28,13 @@ from ..parent.watchdog import WorkerDirectory
 from ..processes.slots import SlotTable
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
+from ..recovery.resume import Resume
 
 if TYPE_CHECKING:  # both use an engine
     from .requests import Requests
     from .waiter import Waiter
 
-__all__ = ["Engine", "EnvSpaces", "OpenedEnvs"]
+__all__ = ["Engine", "EnvSpaces", "OpenedEnvs", "ResumeLike"]
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,9 @@ class Engine(WorkerDirectory):
     Args:
         env_fns: one constructor per env.
         options: of the pool.
+        snapshotter: captures the states of envs; None: they are not captured.
+        resume: the state of another pool, whose episodes are continued, or a function that returns it, given the spaces
+            of one env and the implementation; None: all envs are new.
 
     Attributes:
         env_fns: one constructor per env.
@@ -187,7 +191,7 @@ class Engine(WorkerDirectory):
         options: of the pool. Limits may change, see `set_limits`.
         runs_here: whether envs run in the thread that waits, inside `serve`. Else they run by themselves.
         recovery: decides about failures; None: they are raised. Set by `open`.
-        snapshotter: captures the states of envs; None: they are not captured.
+        snapshotter: as given.
         end_if_unclosed: ends what would outlive the program if the pool is never closed, such as processes; called once
             the pool is garbage, or when the interpreter exits. It must reference neither the engine nor the pool, and
             may be called after `close` and repeatedly. None: there is no such thing.
@@ -195,9 +199,16 @@ class Engine(WorkerDirectory):
 
     runs_here = False
     recovery: Recovery | None = None
-    snapshotter: Snapshotter | None = None
 
-    def __init__(self, env_fns: Sequence[Callable[[], Any]], options: PoolOptions | None) -> None:
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        options: PoolOptions | None,
+        snapshotter: Snapshotter | None = None,
+        resume: ResumeLike | None = None,
+    ) -> None:
+        self.snapshotter = snapshotter
+        self._resume: Any = resume
         self.env_fns = check_env_fns(env_fns)
         self.num_envs = len(self.env_fns)
         self.options = check_options(options or PoolOptions())
@@ -212,6 +223,13 @@ class Engine(WorkerDirectory):
         return ()
 
     # ---- start and end -----------------------------------------------------------------------
+
+    def _read_resume(self, spaces: EnvSpaces, implementation: str) -> Resume | None:
+        """Return the state of the pool to continue; called once, when the spaces of the envs are known."""
+        if callable(self._resume):
+            self._resume = self._resume(spaces, implementation)
+        resume: Resume | None = self._resume
+        return resume
 
     def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
         """Build all envs, learn their spaces, and make them ready for commands.
@@ -354,3 +372,7 @@ class Engine(WorkerDirectory):
         May be called before `open` and after `close`.
         """
         return {}
+
+
+#: The state of another pool, or a function that returns it: see `Engine`.
+ResumeLike = Resume | Callable[[EnvSpaces, str], Resume]

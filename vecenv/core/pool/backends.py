@@ -13,9 +13,8 @@ from ...values.checks import check_choice
 from ..advice.auto import choose_options
 from ..host.replay import Snapshotter
 from ..layout.flags import Autoreset
-from ..operations.engine import Engine
+from ..operations.engine import Engine, ResumeLike
 from ..options import AUTO, Limits, PoolOptions, check_env_fns
-from ..recovery.resume import Resume
 from ..spares.resets import SpareRule
 from .pool import Pool
 from .process import ProcessEngine, ProcessPool, measure_first_env
@@ -39,7 +38,7 @@ def make_pool(
     adapt: Callable[[Any], Any] | None = None,
     snapshotter: Snapshotter,
     spares: SpareRule | None = None,
-    resume: Resume | None = None,
+    resume: ResumeLike | None = None,
 ) -> Pool:
     """Make the pool of a front end.
 
@@ -52,8 +51,7 @@ def make_pool(
         spares: None: ended envs are not reset ahead. With spare envs, each env has a worker of its own, unless
             `options.num_workers` is given, so that a slow reset delays no other env. `CHOOSING_BACKENDS` decide by
             themselves.
-        resume: the state of another pool, which `Pool.save` has returned and which `Pool.resume` gets after the start;
-            None: all envs are new.
+        resume: the result of `Pool.save` of another pool, or a function as for `Engine`; None: all envs are new.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -66,6 +64,9 @@ def make_pool(
     if _is_debugged():
         backend = "serial"
         options = dataclasses.replace(options, num_workers=None, limits=Limits(construct=None, close=None))
+    if resume is not None and (spares is not None or isinstance(backend, RayOptions)):
+        what = "spare envs" if spares is not None else "backend='ray'"
+        raise ConfigError(f"resume: a saved state cannot be continued with {what}", key="resume")
     mode = options.autoreset
     if spares is not None:
         fns = check_env_fns(env_fns)

@@ -622,11 +622,13 @@ class Pool:
         Steps and resets that have not been received are not waited for; the other pool makes them again.
 
         Raises:
-            StateError: calls are under way, or there are spare envs. Or the state of an env is not known, and its
-                commands are not kept: the envs live in this process, or failures are raised.
+            StateError: calls are under way, there are spare envs, or the envs live in shards. Or the state of an env is
+                not known, and its commands are not kept: the envs live in this process, or failures are raised.
         """
         if self._spares is not None:
             raise StateError("save: the state of a pool with spare envs cannot be saved; use num_spare_envs=0")
+        if self._engine.shards():
+            raise StateError("save: the state of envs in shards cannot be saved; use backend='process'")
         idle = [env_id for env_id in range(self.num_envs) if self.owes(env_id) == Op.NONE]
         call = SaveState(self._engine.snapshotter)
         saved = dict(zip(idle, self.call(call, idle, pure=True))) if idle else {}

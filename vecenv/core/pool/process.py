@@ -28,7 +28,7 @@ from ..layout.arena import ArenaPlan
 from ..layout.messages import Reply, unpack_error
 from ..layout.native import implementation
 from ..layout.spec import Array
-from ..operations.engine import Engine, EnvSpaces, OpenedEnvs
+from ..operations.engine import Engine, EnvSpaces, OpenedEnvs, ResumeLike
 from ..operations.requests import Requests
 from ..operations.waiter import Waiter
 from ..options import AUTO, Limits, PoolOptions
@@ -43,7 +43,6 @@ from ..recovery import reproducer
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.recycling import Recycler
-from ..recovery.resume import Resume
 from ..system.clock import now_ns
 from ..system.module_files import ModuleFiles
 from ..system.segment import Segment
@@ -84,7 +83,7 @@ class ProcessEngine(Engine):
             there after a crash; None: they are restored from seeded resets only.
         first_env_id: number of env 0 in messages and for the global random generators, if these envs are a part of
             those of another pool. Arguments, results and the fields of errors count from 0.
-        resume: the state of another pool, whose episodes are continued; None: all envs are new.
+        resume: as for `Engine`.
         files: the files of the modules of a predecessor, with which those of all workers are compared; None: there is
             no predecessor.
         listener: receives the reports of workers about restore points and restored envs, beside `recovery`, in the
@@ -108,18 +107,16 @@ class ProcessEngine(Engine):
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
         first_env_id: int = 0,
-        resume: Resume | None = None,
+        resume: ResumeLike | None = None,
         files: ModuleFiles | None = None,
         listener: Listener | None = None,
     ) -> None:
         check_may_start()
-        super().__init__(env_fns, options)
+        super().__init__(env_fns, options, snapshotter, resume)
         self.num_workers = self._count_workers()
         self.journal: Journal | None = None
         self._adapt = adapt or _identity
-        self.snapshotter = snapshotter
         self._first_env_id = first_env_id
-        self._resume = resume
         self._listener = listener
         self._group = WorkerGroup(self.options.limits.close)
         self.end_if_unclosed = self._group.end
@@ -172,7 +169,10 @@ class ProcessEngine(Engine):
             slots = self._slots.assign([worker.env_ids for worker in group.workers], 1)
             _LOG.info("%s", starts.choice)
         spaces = EnvSpaces.of(reports[0], self.options)
-        jobs = {} if self._resume is None else dict(self._resume.restore_jobs)
+        resume = self._read_resume(spaces, self._implementation)
+        jobs = {} if resume is None else dict(resume.restore_jobs)
+        if resume is not None and self.journal is not None:
+            self.journal.restore(jobs, resume.next_step_id)
         for worker, report in sorted(zip(group.workers, reports), key=lambda pair: pair[0].env_ids):
             compare_spaces(spaces, worker, report)
             if self._has_predecessor:
@@ -220,8 +220,6 @@ class ProcessEngine(Engine):
             self.recovery = Recovery(
                 policy, self.journal, self.options.limits, self.reproduce, first_env_id=self._first_env_id
             )
-            if self._resume is not None:
-                self.journal.restore(self._resume.restore_jobs, self._resume.next_step_id)
 
     def measure(self, check_not_closing: Callable[[str], None]) -> Measurement:
         """Build env 0 in a worker, measure it there, close it, and end the worker; called instead of `open`.

@@ -28,7 +28,7 @@ from ..layout.counters import CountersPlan
 from ..layout.flags import Op
 from ..layout.messages import Reply, copy_payload, copy_reply, copy_value, describe_place
 from ..layout.native import implementation
-from ..operations.engine import Engine, EnvSpaces, OpenedEnvs
+from ..operations.engine import Engine, EnvSpaces, OpenedEnvs, ResumeLike
 from ..operations.requests import Requests
 from ..operations.waiter import Waiter
 from ..options import PoolOptions
@@ -37,7 +37,6 @@ from ..parent.watchdog import Watchdog
 from ..processes.builder import build_env, check_distinct
 from ..processes.worker_main import Attach, find_difference, make_slot, properties_of
 from ..recovery.policy import OUTCOMES
-from ..recovery.resume import Resume
 from ..system.clock import now_ns
 from ..system.descriptor import Descriptor
 from ..system.monitor_files import MonitorFile
@@ -118,7 +117,7 @@ class SerialEngine(Engine):
         adapt: adapts the result of a constructor to the interface of Gymnasium.
         snapshotter: compares an env before and after a call; its calls are repeated when the env is built again. It
             also captures the states of envs that are saved.
-        resume: as for `ProcessEngine`.
+        resume: as for `Engine`.
     """
 
     runs_here = True
@@ -130,12 +129,10 @@ class SerialEngine(Engine):
         *,
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
-        resume: Resume | None = None,
+        resume: ResumeLike | None = None,
     ) -> None:
-        super().__init__(env_fns, options)
-        self._resume = resume
+        super().__init__(env_fns, options, snapshotter, resume)
         self._adapt = adapt or _identity
-        self.snapshotter = snapshotter
         self._check_not_closing: Callable[[str], object] = _ignore
         self._envs: dict[int, Any] = {}
         self._built: list[Any] = []  # the results of `env_fns`, before `adapt`
@@ -186,9 +183,10 @@ class SerialEngine(Engine):
             timings = plan.counters.timings(counters)
             caught = CaughtExceptions(limit, self._build_again, rngs, timings, self.snapshotter)
             self._host.catch_exceptions(caught, self.snapshotter)
-        if self._resume is not None:
-            self._resume.write_records(plan, memory)
-            self._host.restore(self._resume.restore_jobs, self._rebuild, self.snapshotter)
+        resume = self._read_resume(spaces, chosen)
+        if resume is not None:
+            resume.write_records(plan, memory)
+            self._host.restore(resume.restore_jobs, self._rebuild, self.snapshotter)
         return OpenedEnvs(
             spaces=spaces,
             properties=copy_value(properties_of(self._envs[0])),
@@ -197,7 +195,7 @@ class SerialEngine(Engine):
             memory=memory,
             counters=counters,
             hub=hub,
-            listener=None if self._resume is None else _log_outcome,
+            listener=None if resume is None else _log_outcome,
             dump_payload=copy_payload,
         )
 

@@ -76,11 +76,10 @@ class ShardedEngine(Engine):
         shard_timeout: float = 30.0,
         replace_timeout: float = 300.0,
     ) -> None:
-        super().__init__(env_fns, options)
+        super().__init__(env_fns, options, snapshotter)
         self.end_if_unclosed = carrier.end_if_unclosed
         self._carrier = carrier
         self._adapt = adapt or _identity
-        self.snapshotter = snapshotter
         self._shares = split_evenly(self.num_envs, min(num_shards, self.num_envs))
         self._shards = [ShardStatus(shard, share) for shard, share in enumerate(self._shares)]
         self._action_spec: Spec | None = None

@@ -83,6 +83,20 @@ def _set_generator_state(generator: Any, state: Any) -> None:
         generator.setstate(state)
 
 
+def save_generators(layer: Any) -> tuple[list[Any], list[Any]]:
+    """Return the generators in the attributes and spaces of one object, as `restore_generators` takes them."""
+    paths: list[Any] = []
+    generators: list[Any] = []
+    known: list[Any] = []
+    for depth, path, generator in find_generators(layer, 0):
+        index = next((i for i, other in enumerate(known) if other is generator), len(known))
+        if index == len(known):
+            known.append(generator)
+            generators.append((type(generator), get_generator_state(generator)))
+        paths.append((depth, path, index))
+    return paths, generators
+
+
 def restore_generators(layers: list[Any], paths: list[Any], generators: list[Any]) -> None:
     """Restore the generators. Existing objects are reused if possible, as others may refer to them.
 

@@ -1,0 +1,18 @@
+"""`vecenv inspect`: prints the header of a saved state, without running the pickle in it."""
+
+from __future__ import annotations
+
+import argparse
+
+from vecenv.saved_state import SavedState
+
+__all__ = ["run"]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print one line per field of the header; return exit code 0."""
+    header = SavedState.read(options.file).header
+    for name, value in header.items():
+        if name not in ("rng_entropy", "spaces"):  # numbers without a meaning for readers
+            print(f"{name:18} {value}")
+    return 0
