@@ -724,3 +724,39 @@ def test_models_are_evaluated_as_the_policies_that_they_are():
     wanted = evaluate("CartPole-v1", lambda obs, _: model.predict(obs, deterministic=True)[0], seeds=range(4))
     for policy in (model, model.policy, model.predict):
         assert evaluate("CartPole-v1", policy, seeds=range(4)).lengths.tolist() == wanted.lengths.tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_training_continues_after_load_state_dict(backend):
+    """The envs are used otherwise between the save and the load; the weights are those of an undisturbed run."""
+    weights = []
+    for is_disturbed in (False, True):
+        with contextlib.closing(SB3VecEnv([CARTPOLE] * 4, backend=backend)) as envs:
+            model = PPO("MlpPolicy", envs, n_steps=32, batch_size=32, n_epochs=1, seed=3, device="cpu")
+            model.learn(256)
+            if is_disturbed:
+                state, infos = envs.state_dict(), envs.reset_infos
+                envs.seed(9)
+                envs.reset()
+                envs.step([0] * 4)
+                envs.load_state_dict(state)
+                assert envs.reset_infos == infos
+            model.learn(256, reset_num_timesteps=False)
+            weights.append([value.numpy().tolist() for value in model.policy.state_dict().values()])
+    assert weights[0] == weights[1]
+
+
+def test_saved_file_continues_in_another_vec_env(tmp_path):
+    actions = np.random.default_rng(0).integers(0, 2, (40, 3))
+    with contextlib.closing(SB3VecEnv([CARTPOLE] * 3, num_workers=2)) as envs:
+        envs.seed(1)
+        envs.reset()
+        for row in actions[:25]:
+            envs.step(row)
+        envs.save(tmp_path / "state")
+        expected = [envs.step(row)[:3] for row in actions[25:]]
+    with contextlib.closing(SB3VecEnv([CARTPOLE] * 3, backend="serial", resume=tmp_path / "state")) as envs:
+        envs.step_async(actions[25])
+        with pytest.raises(StateError, match="save: a step is under way"):
+            envs.save(tmp_path / "state")
+        assert_same([envs.step_wait()[:3], *(envs.step(row)[:3] for row in actions[26:])], expected)
