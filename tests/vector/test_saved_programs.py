@@ -1,0 +1,136 @@
+"""Random programs over a `VectorEnv` that is saved and killed; results are those of serial envs without that."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.core.pool.test_saved_pools import UnknownEnv
+from vecenv import VectorEnv
+from vecenv.envs.toys import ToyEnv
+
+#: Operations that leave the results as they are.
+DISTURBANCES = ("kill", "save")
+
+
+class Program(NamedTuple):
+    mode: str
+    env_fns: list[Any]
+    operations: list[tuple[Any, ...]]
+
+    @classmethod
+    def random(cls, seed: int) -> Program:
+        rng = random.Random(seed)
+        count = rng.randint(1, 4)
+        is_known = rng.random() < 0.5
+        env_fns = [functools.partial(ToyEnv, 4 + i) if is_known else UnknownEnv for i in range(count)]
+        names = ["step"] * 9 + ["send", "send", "reset some", "sample", "kill", "save", "save", "save"]
+        names += ["set length"] if is_known else []
+        operations: list[tuple[Any, ...]] = [("reset", rng.randint(0, 99))]
+        for _ in range(rng.randint(15, 40)):
+            name = rng.choice(names)
+            some = sorted(rng.sample(range(count), rng.randint(1, count)))
+            actions = [rng.randint(0, 1) for _ in range(count)]
+            where = rng.choice([1, 2, "serial"])
+            seed_or_none = rng.choice([None, rng.randint(0, 99)])
+            operations.append((name, actions, some, where, seed_or_none, rng.random() < 0.5))
+        return cls(rng.choice(["NextStep", "SameStep", "Disabled"]), env_fns, operations)
+
+
+class Player:
+    """Runs a program; `results` has all arrays. `folder`: for saved files; None: nothing disturbs the program."""
+
+    def __init__(self, program: Program, folder: Path | None) -> None:
+        self.program, self.folder = program, folder
+        self.results: list[Any] = []
+        self.sent: list[int] = []
+        self.is_serial = folder is None
+        self.changes_envs = any(operation[0] == "set length" for operation in program.operations)
+        self.envs = self.open("serial" if folder is None else 2)
+        self.envs.action_space.seed(5)
+
+    def open(self, where: Any, **options: Any) -> VectorEnv:
+        self.is_serial = where == "serial"
+        options |= {"backend": "serial"} if self.is_serial else {"num_workers": where}
+        return VectorEnv(self.program.env_fns, autoreset_mode=self.program.mode, **options)
+
+    def run(self) -> list[Any]:
+        with self:
+            for name, *arguments in self.program.operations:
+                if name in DISTURBANCES:
+                    if self.folder is not None:
+                        getattr(self, f"do_{name}")(*arguments)
+                    continue
+                self.receive()
+                getattr(self, f"do_{name.replace(' ', '_')}")(*arguments)
+            self.receive()
+        return self.results
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.envs.close()
+
+    def receive(self) -> None:
+        if self.sent:
+            ids, self.sent = self.sent, []
+            *arrays, _ = self.envs.recv(env_ids=ids)
+            self.keep(arrays, ids)
+
+    def keep(self, arrays: list[Any], ids: list[int]) -> None:
+        self.results.append([array.tolist() for array in arrays])
+        ended = [env_id for env_id, done in zip(ids, (arrays[2] | arrays[3]).tolist()) if done]
+        if ended and self.program.mode == "Disabled":
+            self.results.append(self.envs.reset(env_id=ended)[0].tolist())
+
+    def do_reset(self, seed: int) -> None:
+        self.results.append(self.envs.reset(seed=seed)[0].tolist())
+
+    def do_step(self, actions: list[int], *_: Any) -> None:
+        *arrays, _ = self.envs.step(actions)
+        self.keep(arrays, list(range(len(actions))))
+
+    def do_send(self, actions: list[int], some: list[int], *_: Any) -> None:
+        self.envs.send([actions[i] for i in some], some)
+        self.sent = some
+
+    def do_reset_some(self, _: Any, some: list[int], where: Any, seed: int | None, __: bool) -> None:
+        self.results.append(self.envs.reset(env_id=some, seed=seed)[0].tolist())
+
+    def do_set_length(self, actions: list[int], *_: Any) -> None:
+        self.envs.set_attr("length", [3 + sum(actions)] * len(actions))
+
+    def do_sample(self, *_: Any) -> None:
+        self.results.append(self.envs.action_space.sample().tolist())
+
+    def do_kill(self, *_: Any) -> None:
+        if not self.is_serial:
+            os.kill(self.envs.worker_pids[0], signal.SIGKILL)
+
+    def do_save(self, actions: list[int], _: Any, where: Any, __: Any, in_file: bool) -> None:
+        is_refused = self.sent or self.changes_envs or self.program.env_fns[0] is UnknownEnv
+        if self.is_serial and is_refused:
+            return
+        assert self.folder is not None
+        if in_file:
+            self.envs.save(self.folder / "state")
+            self.envs.close()
+            self.envs = self.open(where, resume=self.folder / "state")
+        else:
+            state = self.envs.state_dict()
+            self.envs.reset(seed=sum(actions))
+            self.envs.load_state_dict(state)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("seed", range(30))
+def test_saved_program_has_the_results_of_an_undisturbed_one(seed: int, tmp_path: Path) -> None:
+    program = Program.random(seed)
+    assert Player(program, tmp_path).run() == Player(program, None).run()
