@@ -90,10 +90,17 @@ class ConstructorWatch:
         gain_ns = times.waited_per_env(num_done) * worker.num_left()
         if 2 * times.waited_ns <= times.passed_ns or gain_ns < _LEAST_GAIN_NS:
             return False
+        seen = _activity_of(worker)
         if _waits_for_a_child(worker):
             del self._times[worker.pid]
             return False
-        return state_of(worker.pid) == "S"  # else it runs again, for example since a process that it started has ended
+        # If it has run meanwhile, it may have started a process after the others were looked for.
+        return seen[0] == "S" and seen == _activity_of(worker)
+
+
+def _activity_of(worker: Worker) -> tuple[str, int]:
+    """Return the state of a worker's process, and its CPU time in nanoseconds."""
+    return state_of(worker.pid), busy_ns(worker.pid)
 
 
 def _waits_for_a_child(worker: Worker) -> bool:
