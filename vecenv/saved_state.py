@@ -139,9 +139,9 @@ class SavedState:
 
     def check(self, **present: Any) -> None:
         """Raise ConfigError if the state does not fit; `present` contains fields of the header of the new object."""
-        for name, text in _CHECKED.items():
-            if self.header[name] != present[name]:
-                raise ConfigError(f"resume: {text.format(self.header[name], present[name])}", key="resume")
+        for name, value in present.items():
+            if self.header.get(name) != value:
+                raise ConfigError(f"resume: {_CHECKED[name].format(self.header.get(name), value)}", key="resume")
         for name in ("gymnasium", "numpy"):
             if self.header[name] != version(name):
                 text = "the envs were saved with %s %s, and this is %s: they may behave differently from now on"
