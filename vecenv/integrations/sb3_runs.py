@@ -16,7 +16,6 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..errors import ConfigError, require
 from ..saved_state import SavedState
@@ -26,6 +25,7 @@ from .sb3 import SB3VecEnv
 __all__ = ["SaveRun", "resume_run", "save_run"]
 
 _BaseCallback: Any = require("stable_baselines3.common.callbacks", "sb3").BaseCallback
+_torch: Any = require("torch", "sb3")
 
 #: Attributes of wrappers that are not saved: the vec env inside, an open file, and those that a new wrapper has, too.
 _NOT_SAVED = (
@@ -87,7 +87,7 @@ def save_run(path: str | os.PathLike[str], model: Any) -> None:
         "replay_buffer": None if buffer is None else pickle.dumps(buffer, 5),
         "envs": envs.state_dict(),
         "wrappers": [_state_of(layer) for layer in layers],
-        "generators": (random.getstate(), np.random.get_state(), torch.get_rng_state()),
+        "generators": (random.getstate(), np.random.get_state(), _torch.get_rng_state()),
     }
     SavedState.of(value, kind=type(model).__name__, num_envs=envs.num_envs, num_timesteps=model.num_timesteps).write(
         path
@@ -128,7 +128,7 @@ def resume_run(path: str | os.PathLike[str], algorithm: Any, env: Any, **others:
     python, numpy, cpu = value["generators"]
     random.setstate(python)
     np.random.set_state(numpy)
-    torch.set_rng_state(cpu)
+    _torch.set_rng_state(cpu)
     return model
 
 
