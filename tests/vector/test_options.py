@@ -65,8 +65,8 @@ def options_of(make: str, **options: Any) -> tuple[PoolOptions, Any]:
 
 
 @pytest.mark.parametrize("make", [VectorEnv, BatchedVectorEnv])
-def test_vector_env_has_at_most_22_parameters(make: Any) -> None:
-    assert len(inspect.signature(make).parameters) <= 22
+def test_vector_env_has_at_most_23_parameters(make: Any) -> None:
+    assert len(inspect.signature(make).parameters) <= 23
 
 
 def test_table_names_every_keyword_that_has_moved() -> None:
