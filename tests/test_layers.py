@@ -71,7 +71,7 @@ MAY_IMPORT = {
     "ray_options": {"errors", "values", "options"},
     "registry": {"errors"},
     "report": {"values"},
-    "saved_state": {"errors", "own_log", "values"},
+    "saved_state": {"__init__", "errors", "own_log", "values"},
     "statistics": {"values"},
     "tree": {"errors"},
     "values": {"errors"},

@@ -18,13 +18,14 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import Space
 
+from . import __version__
 from .errors import ConfigError, add_notes
 from .own_log import own_logger
 from .values.pickling import dump_by_value
@@ -74,8 +75,7 @@ class SavedState:
         header = {
             "format": FORMAT,
             **fields,
-            **{name: version(name) for name in ("vecenv", "gymnasium", "numpy")},
-            "python": platform.python_version(),
+            **_versions(),
             "saved_at": time.strftime("%Y-%m-%d %H:%M:%S"),
             "nbytes": len(data),
             "sha256": hashlib.sha256(data).hexdigest(),
@@ -142,10 +142,10 @@ class SavedState:
         for name, value in present.items():
             if self.header.get(name) != value:
                 raise ConfigError(f"resume: {_CHECKED[name].format(self.header.get(name), value)}", key="resume")
-        for name in ("gymnasium", "numpy"):
-            if self.header[name] != version(name):
+        for name, version in _versions().items():
+            if name in ("gymnasium", "numpy") and self.header[name] != version:
                 text = "the envs were saved with %s %s, and this is %s: they may behave differently from now on"
-                _LOG.warning(text, name, self.header[name], version(name))
+                _LOG.warning(text, name, self.header[name], version)
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any], implementation: str) -> None:
         """Raise ConfigError if the envs have other spaces, or if repeated commands would give other digests."""
@@ -167,6 +167,11 @@ class SavedState:
     def value(self) -> Any:
         """The value; the first read runs the pickle, after `check` and `check_spaces`."""
         return pickle.loads(zlib.decompress(self.data))
+
+
+def _versions() -> dict[str, str]:
+    releases = {"vecenv": __version__, "gymnasium": gymnasium.__version__, "numpy": np.__version__}
+    return {**releases, "python": platform.python_version()}
 
 
 def fingerprint(*spaces: Space[Any]) -> str:

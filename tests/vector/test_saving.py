@@ -277,3 +277,31 @@ def test_run_that_is_killed_at_random_instants_continues_bit_for_bit(tmp_path: P
         pytest.fail("the run did not end")
     for number in range(1, 31):
         assert (tmp_path / "whole" / str(number)).read_text() == (tmp_path / "killed" / str(number)).read_text()
+
+
+class RandomEnv(ToyEnv):
+    """An env whose steps differ from process to process, and whose state is unknown."""
+
+    get_state = set_state = None
+
+    def step(self, action: Any) -> Any:
+        obs, *others = super().step(action)
+        obs[3] = int.from_bytes(os.urandom(2), "little")
+        return obs, *others
+
+
+@pytest.mark.parametrize("backend", ["process", "serial"])
+def test_env_that_is_not_deterministic_ends_its_episode(
+    backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with VectorEnv([ToyEnv, RandomEnv], num_workers=1) as envs:
+        envs.reset(seed=0)
+        for _ in range(3):
+            last = envs.step([0, 0])[0]
+        envs.save(tmp_path / "state")
+        expected = envs.step([0, 0])[0][0].tolist()
+    with VectorEnv([ToyEnv, RandomEnv], backend=backend, resume=tmp_path / "state") as envs:
+        obs, rewards, terminations, truncations, infos = envs.step([0, 0])
+        assert obs.tolist() == [expected, last[1].tolist()] and truncations.tolist() == [False, True]
+        assert infos["recovered"].tolist() == [None, "truncated"]
+    assert "env 1: its episode could not be brought back, it ends truncated: its answers differ" in caplog.text

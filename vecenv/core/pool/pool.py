@@ -20,6 +20,7 @@ Parts of a pool, in the order in which a call passes them:
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -673,7 +674,17 @@ class Pool:
         self._call("resume", self.continue_from, resume.next_step_id)
         idle = [env_id for env_id in resume.restore_jobs if self.owes(env_id) == Op.NONE]
         if idle:
-            self.call(restore_now, idle, pure=True)
+            self._call("resume", self._restore, idle)
+
+    def _restore(self, env_ids: list[int]) -> None:
+        requests = self._requests
+        requests.submit_calls([restore_now] * len(env_ids), env_ids, True, None)
+        try:
+            replies = self._waiter.wait_for_calls(len(env_ids), None)
+        finally:
+            requests.abandon_calls()
+        # A mark in the next row shows an episode that was lost; the warning for callers of methods does not fit.
+        requests.results_of([dataclasses.replace(reply, is_rebuilt=False) for reply in replies])
 
     # ---- recovery ----------------------------------------------------------------------------
 
