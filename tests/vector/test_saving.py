@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -18,9 +19,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
-from vecenv import ConfigError, StateError, VectorEnv
+from vecenv import BatchedVectorEnv, ConfigError, StateError, VectorEnv
 from vecenv.cli import main
 from vecenv.envs.toys import ToyEnv
 from vecenv.saved_state import FORMAT
@@ -77,6 +79,33 @@ def test_results_continue_after_a_save(mode: str, options: dict[str, Any], tmp_p
     expected = play(mode, {}, options)
     assert play(mode, {1: back_to_a_state, 22: through_a_file, 23: through_a_file}, options) == expected
     assert play(mode, {0: through_a_file, 17: back_to_a_state, 30: back_to_a_state}, options) == expected
+
+
+@pytest.mark.parametrize("options", BACKENDS, ids=["process", "serial"])
+def test_batches_of_envs_continue_after_a_save(options: dict[str, Any], tmp_path: Path) -> None:
+    env_fns = [functools.partial(CartPoleVectorEnv, 3, max_episode_steps=15)] * 2
+    envs = BatchedVectorEnv(env_fns, mark_autoreset=True, **options)
+    envs.action_space.seed(1)
+    envs.reset(seed=2)
+    for number in range(31):
+        if number == 16:  # episodes have ended, and the next step resets them
+            envs.save(tmp_path / "state")
+        envs.step(envs.action_space.sample())
+    state = envs.state_dict()
+
+    def play() -> list[Any]:
+        steps = [envs.step(envs.action_space.sample()) for _ in range(20)]
+        return [[*(array.tolist() for array in arrays), str(infos)] for *arrays, infos in steps]
+
+    expected = play()
+    envs.reset(seed=3)
+    envs.load_state_dict(state)
+    assert play() == expected
+    envs.close()
+    with BatchedVectorEnv(env_fns, num_workers=1, mark_autoreset=True, resume=tmp_path / "state") as envs:
+        for _ in range(31 - 16):
+            envs.step(envs.action_space.sample())
+        assert play() == expected
 
 
 def test_unreceived_steps_are_made_again_by_load_state_dict() -> None:

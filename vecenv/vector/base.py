@@ -8,30 +8,42 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NoReturn, ParamSpec, TypeVar
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
 import gymnasium
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
 from ..core.layout.flags import Op
+from ..core.operations.engine import EnvSpaces
 from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
 from ..core.pool.backends import make_pool
 from ..core.pool.face import PoolFace
 from ..core.pool.pool import Pool
-from ..core.system.clock import check_timeout
+from ..core.recovery.resume import Resume
+from ..core.spares.resets import SpareRule
+from ..core.system.clock import check_timeout, now_ns
+from ..envs.state.generators import restore_generators, save_generators
+from ..envs.state.state import SNAPSHOTTER
 from ..errors import ClosedError, ConfigError, DifferentSpacesError, SpaceError, StateError, warn_caller
+from ..own_log import own_logger
 from ..ray_options import RayOptions
+from ..saved_state import SavedState, fingerprint
 from .results import Step
 
 __all__ = [
-    "CLOSED",
     "BaseVectorEnv",
     "ClosedVectorEnvError",
     "NoCallError",
     "PendingCallError",
+    "PoolRecipe",
+    "SavedVectorEnv",
     "check_method",
     "check_name",
 ]
@@ -39,8 +51,12 @@ __all__ = [
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+_LOG = own_logger()
+#: Names of the spaces that callers may hold.
+_SPACES = ("observation_space", "action_space", "single_observation_space", "single_action_space")
+_NO_SPACES: Mapping[str, Any] = MappingProxyType({})
 #: Value of `_pending` after `close`.
-CLOSED = "close"
+_CLOSED = "close"
 #: Names of calls at the beginning of errors of pools.
 _CALLS_OF_POOLS = ("send", "recv", "reset")
 #: Methods that `call` refuses: the engine must see these calls.
@@ -80,14 +96,49 @@ def check_name(what: str, name: Any) -> None:
         raise TypeError(f"{what}: expected the name of an attribute, got {name!r}")
 
 
+@dataclasses.dataclass(frozen=True)
+class PoolRecipe:
+    """The arguments from which a vector env makes its pool; see `make_pool`."""
+
+    backend: str | RayOptions
+    env_fns: Sequence[Callable[[], Any]]
+    options: PoolOptions
+    adapt: Callable[[Any], Any]
+    spares: SpareRule | None = None
+
+
+@dataclasses.dataclass
+class SavedVectorEnv:
+    """The pickled part of the state of a vector env.
+
+    Attributes:
+        resume: the envs.
+        generators: those of the spaces, as `save_generators` returns them.
+        front_end: the other values that the next results depend on.
+    """
+
+    resume: Resume
+    generators: tuple[list[Any], list[Any]]
+    front_end: dict[str, Any]
+
+
+def _read_resume(saved: SavedState, spaces: EnvSpaces, implementation: str) -> Resume:
+    """Return the envs of a saved state if they have these spaces; no pickle is run before."""
+    saved.check_spaces(spaces.observation_space, spaces.action_space, implementation)
+    resume: Resume = saved.value.resume
+    return resume
+
+
 class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector env over a pool: order of calls, and closing."""
 
-    #: The asynchronous call whose `..._wait` must come next: 'step', 'reset' or 'call'; CLOSED after `close`.
+    #: The asynchronous call whose `..._wait` must come next: 'step', 'reset' or 'call'; _CLOSED after `close`.
     _pending: str | None = None
     #: The space of one env's rewards, as the env or a layer under it declares it; None if a reward is one number.
     reward_space: Any = None
     closed = True  # True until the workers have started
+    _kind: ClassVar[str]  # name of the class in saved states
+    _recipe_of_pool: PoolRecipe
     _deliver_step: Callable[[Batch], Step]
 
     @property
@@ -150,11 +201,135 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
 
+    # ---- saving ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of all envs and of this object, from which another one continues; see `save`.
+
+        Returns:
+            A dict of plain values, for `torch.save({"model": model.state_dict(), "envs": envs.state_dict()}, path)`.
+
+        Raises:
+            StateError: as for `save`.
+        """
+        return self._save("state_dict").as_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was called: all envs are built again, and restored.
+
+        Args:
+            state: the result of `state_dict` of a vector env with the same `env_fns`.
+
+        Raises:
+            ConfigError: the state is damaged, or it does not fit; nothing was changed if it has another number of envs
+                or another autoreset mode.
+            Exception: as for the constructor; the vector env is closed then.
+        """
+        self._check_idle("load_state_dict")
+        saved = SavedState.read(state)
+        pool, spaces = self._pool, {name: space for name, space in vars(self).items() if name in _SPACES}
+        self._make(saved)
+        try:
+            pool.close()
+            self._release_views()
+            self._start()
+            self._continue(saved, spaces)
+        except BaseException:
+            self._pending, self.closed = _CLOSED, True
+            raise
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state into one file; another object with `resume=path` continues with the same results.
+
+        The state contains all that decides the next results: each env and its random generators, seeds that are still
+        to be given, lasting calls and attributes, and the generators of the spaces of this object. Envs of known
+        classes are saved as they are. Others are saved by the actions since the start of their episode, which are
+        repeated at the load and compared. `send` without `recv`: these steps are made again after the load. The number
+        of workers, threads, the start method and the backend 'process' or 'serial' may differ.
+
+        The file replaces an older one when it is complete. It contains pickles, so load only files that you trust.
+        `vecenv inspect FILE` prints its header.
+
+        Raises:
+            StateError: a `..._wait` is missing, there are spare envs, or the envs live in shards. With
+                `backend="serial"` or `failures="raise"`: the class of an env is unknown, or calls have changed an env.
+            ClosedEnvironmentError: the vector env is closed.
+            OSError: the file cannot be written.
+        """
+        self._save("save").write(path)
+
+    def _save(self, what: str) -> SavedState:
+        self._check_idle(what)
+        pool, began_ns = self._pool, now_ns()
+        resume = self._ask(what, pool.save)
+        num_repeated = sum(len(plan.entries) for job in resume.restore_jobs.values() for plan in job.attempts[:1])
+        spaces = pool.spaces.observation_space, pool.spaces.action_space
+        saved = SavedState.of(
+            SavedVectorEnv(resume, save_generators(self), self._save_front_end()),
+            kind=self._kind,
+            num_envs=pool.num_envs,
+            autoreset_mode=self._recipe_of_pool.options.autoreset.name,
+            env=str(pool.properties.get("name")),
+            observation_space=str(spaces[0]),
+            action_space=str(spaces[1]),
+            spaces=fingerprint(*spaces),
+            implementation=self.implementation,
+            num_repeated=num_repeated,
+            rng_entropy=pool.options.rng_entropy,
+        )
+        text = "saved %d envs: %d bytes, %d commands to repeat (%.3g s)"
+        _LOG.info(text, self.num_envs, len(saved.data), num_repeated, (now_ns() - began_ns) / 1e9)
+        return saved
+
+    def _make(self, saved: SavedState | None) -> Pool:
+        """Make the pool, which continues a saved state if there is one."""
+        recipe, resume = self._recipe_of_pool, None
+        options = recipe.options
+        if saved is not None:
+            saved.check(kind=self._kind, num_envs=len(recipe.env_fns), autoreset_mode=options.autoreset.name)
+            options = dataclasses.replace(options, rng_entropy=saved.header["rng_entropy"])
+            resume = functools.partial(_read_resume, saved)
+        parts = {"adapt": recipe.adapt, "snapshotter": SNAPSHOTTER, "spares": recipe.spares, "resume": resume}
+        return self._make_pool(recipe.backend, recipe.env_fns, options, **parts)
+
+    def _continue(self, saved: SavedState | None, spaces: Mapping[str, Any] = _NO_SPACES) -> None:
+        """Continue where a saved state ends, if there is one; called after the start.
+
+        Args:
+            saved: as for `_make`.
+            spaces: objects that the caller has, to be used in place of equal ones, by name.
+        """
+        vars(self).update(spaces)
+        if saved is None:
+            return
+        try:
+            state: SavedVectorEnv = saved.value
+            paths, generators = state.generators
+            for _, path, _ in paths:
+                getattr(self, path[0])  # some spaces are made when they are first read
+            restore_generators([self], paths, generators)
+            self._load_front_end(state.front_end)
+        except BaseException:
+            self._pool.close()
+            raise
+
+    @abc.abstractmethod
+    def _start(self) -> None:
+        """Start the pool, and read its spaces."""
+
+    @abc.abstractmethod
+    def _save_front_end(self) -> dict[str, Any]:
+        """Return the values beside those of the pool that the next results depend on; they can be pickled."""
+
+    @abc.abstractmethod
+    def _load_front_end(self, saved: dict[str, Any]) -> None:
+        """Continue with the result of `_save_front_end`."""
+
     # ---- states ------------------------------------------------------------------------------
 
     def _check_idle(self, what: str) -> None:
         """Raise if the vector env is closed, or if the `..._wait` of an earlier call must come first."""
-        if self._pending == CLOSED:
+        if self._pending == _CLOSED:
             raise ClosedVectorEnvError(f"{what}: the vector env is closed")
         if self._pending is not None:
             name = self._pending
@@ -170,13 +345,13 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         try:
             yield
         except BaseException:
-            if self._pending != CLOSED:
+            if self._pending != _CLOSED:
                 self._pending = None
             raise
 
     def _check_pending(self, name: str) -> None:
         """Raise unless `name` is the pending asynchronous call."""
-        if self._pending == CLOSED:
+        if self._pending == _CLOSED:
             raise ClosedVectorEnvError(f"{name}_wait: the vector env is closed")
         if self._pending != name:
             raise NoCallError(
@@ -261,9 +436,9 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
             terminate: kill the workers at once, without closing their envs.
         """
         check_timeout("timeout", timeout)
-        pending, self._pending = self._pending, CLOSED
+        pending, self._pending = self._pending, _CLOSED
         try:
-            if pending not in (None, CLOSED):
+            if pending not in (None, _CLOSED):
                 warn_caller(
                     f"Calling `close` while waiting for a pending call to `{pending}` to complete. Its results are "
                     f"lost without {pending}_wait"

@@ -28,16 +28,16 @@ from ..core.parent.batch import Batch
 from ..core.parent.leases import NUM_LEASES
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.remote import CallBatch, SetBatchAttribute, render
-from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError, convert_rows
 from ..gymnasium_api.reward_spaces import reward_shape_of
 from ..options import EngineLike, FailuresLike, TimeoutsLike
 from ..ray_options import RayOptions
+from ..saved_state import SavedState, StateLike
 from ..statistics import ShardInfo, Statistics
 from ..values.checks import check_flag
 from ..values.nested import map_structure
 from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
-from .base import BaseVectorEnv, check_method, check_name
+from .base import BaseVectorEnv, PoolRecipe, check_method, check_name
 from .batched_data import final_infos, flatten, join_infos, pick_rows, split_actions
 from .nested import merge, own, view
 from .options import read_pool_options
@@ -85,6 +85,7 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         implementation: 'native' or 'python', the code that moves the data.
     """
 
+    _kind = "BatchedVectorEnv"
     _setting_names = SettingNames(overlap="", spare_envs="", infos="", collect="")
 
     def __init__(
@@ -100,15 +101,16 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         failures: FailuresLike = None,
         checks: str | None = None,
         engine: EngineLike = None,
+        resume: StateLike | None = None,
         **moved: Any,
     ) -> None:
         """Start the workers and build all vector envs.
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.
-            backend, num_workers, copy, mark_autoreset, context, timeouts, failures, checks, engine, **moved: as for
-                `vecenv.VectorEnv`. A limit of one env is here the limit of one batch, `infos["recovered"]` is the same
-                for all envs of a batch, and of `recycle_after` only 'rss_mb' can be used.
+            backend, num_workers, copy, mark_autoreset, context, timeouts, failures, checks, engine, resume, **moved: as
+                for `vecenv.VectorEnv`. A limit of one env is here the limit of one batch, `infos["recovered"]` is the
+                same for all envs of a batch, and of `recycle_after` only 'rss_mb' can be used.
 
         Raises:
             ConfigError: an argument is wrong, an option is given twice, or there are too few resources.
@@ -137,7 +139,9 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
             warns_of_views=not self.copy,
             **common,
         )
-        pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, snapshotter=SNAPSHOTTER)
+        self._recipe_of_pool = PoolRecipe(backend, env_fns, options, adapt_batched)
+        saved = None if resume is None else SavedState.read(resume)
+        pool = self._make(saved)
         self._start()
         self.seeds: tuple[Any, ...] = (None,) * pool.num_envs
         self._new_batches = set(range(pool.num_envs))  # no reset of them was received yet
@@ -147,6 +151,7 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         self._num_steps = 0
         # Bool (N,), True where the last step ended an episode that the next step resets; None if rows are not marked.
         self._ended = np.zeros(self.num_envs, np.bool_) if marks_autoreset else None
+        self._continue(saved)
         self.closed = False
 
     def _start(self) -> None:
@@ -192,6 +197,22 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
     def _release_views(self) -> None:
         self._views.clear()
         self._leases = self._last_obs_rows = None
+
+    def _save_front_end(self) -> dict[str, Any]:
+        last = self._last_obs_rows
+        return {
+            "last_obs": None if last is None else own(self._node, last),
+            "ended": self._ended,
+            "seeds": self.seeds,
+            "new_batches": self._new_batches,
+            "num_steps": self._num_steps,
+        }
+
+    def _load_front_end(self, saved: dict[str, Any]) -> None:
+        self._last_obs_rows, self.seeds, self._num_steps = saved["last_obs"], saved["seeds"], saved["num_steps"]
+        self._new_batches = set(saved["new_batches"])
+        if self._ended is not None and saved["ended"] is not None:
+            self._ended = saved["ended"].copy()
 
     def statistics(self) -> Statistics:
         """Return counts and times since the start, as `VectorEnv.statistics`.

@@ -13,13 +13,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -30,25 +25,19 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from ..core.layout.flags import Autoreset, Op, RowFlag
 from ..core.layout.spec import copy_spaces
-from ..core.operations.engine import EnvSpaces
 from ..core.options import DEFAULT_START_METHOD, PoolOptions
 from ..core.parent.batch import Batch
 from ..core.parent.leases import NUM_LEASES
-from ..core.pool.pool import Pool
-from ..core.recovery.resume import Resume
 from ..core.spares.resets import SpareRule
 from ..core.system.clock import check_timeout
 from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, GetOrCall, SetAttribute, without_bounds
 from ..envs.seeding import episode_seed
-from ..envs.state.generators import restore_generators, save_generators
-from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, DifferentSpacesError, StateError, converted
 from ..gymnasium_api.registrations import has_own_batches
 from ..options import EngineLike, FailuresLike, TimeoutsLike
-from ..own_log import own_logger
 from ..ray_options import RayOptions
-from ..saved_state import SavedState, StateLike, fingerprint
+from ..saved_state import SavedState, StateLike
 from ..values.checks import check_flag, check_whole
 from .arguments import (
     ResetOptionsLike,
@@ -65,7 +54,7 @@ from .arguments import (
     read_seeds,
     wants_same_spaces,
 )
-from .base import CLOSED, BaseVectorEnv, check_method, check_name
+from .base import BaseVectorEnv, PoolRecipe, check_method, check_name
 from .infos import InfoReader, LegacyInfoReader
 from .options import find_names, read_pool_options, suggest
 from .results import ConcatenatedResults, Results, Step
@@ -84,9 +73,6 @@ _HOW_TO_DIFFER = (
     "In Gymnasium: SyncVectorEnv(..., observation_mode='same') however the sub-environments observation spaces are not "
     "equivalent. If this is intentional, use `observation_mode='different'` instead. Shapes and dtypes must be equal"
 )
-#: Name of the class in saved states.
-_KIND = "VectorEnv"
-_LOG = own_logger()
 #: Methods that read the envs of the rows only.
 _READS = ("get_attr", "render")
 
@@ -114,6 +100,8 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
     Attributes:
         implementation: 'native' or 'python', the code that moves the data.
     """
+
+    _kind = "VectorEnv"
 
     def __init__(
         self,
@@ -256,10 +244,9 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         adapt = adapt_and_build if is_same else without_bounds
         num_spares = check_whole("num_spare_envs", num_spare_envs, 0)
         spares = SpareRule(num_spares, episode_seed) if num_spares else None
-        make_reader = LegacyInfoReader if infos == "legacy" else InfoReader
-        self._construction = _Construction(
-            backend, env_fns, options, adapt, spares, is_same, has_statistics, make_reader
-        )
+        self._is_same, self._has_statistics = is_same, has_statistics
+        self._make_reader = LegacyInfoReader if infos == "legacy" else InfoReader
+        self._recipe_of_pool = PoolRecipe(backend, env_fns, options, adapt, spares)
         saved = None if resume is None else SavedState.read(resume)
         pool = self._make(saved)
         self.num_envs = pool.num_envs
@@ -272,33 +259,14 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
             )
         self._num_spares = num_spares
         self.env_seeds = EnvSeeds(pool.num_envs)
-        self._start(saved)
+        self._start()
+        self._continue(saved)
         self._reset_ids: Any = None  # env ids of the pending reset, None for all
         self._resets_some = False  # whether the pending reset returns the rows of `_reset_ids` only
         self.closed = False
 
-    def _make(self, saved: SavedState | None) -> Pool:
-        """Make the pool, which continues a saved state if there is one."""
-        made, resume = self._construction, None
-        options = made.options
-        if saved is not None:
-            saved.check(kind=_KIND, num_envs=len(made.env_fns), autoreset_mode=self.autoreset_mode.name)
-            options = dataclasses.replace(options, rng_entropy=saved.header["rng_entropy"])
-            resume = functools.partial(_read_resume, saved)
-        return self._make_pool(
-            *(made.backend, made.env_fns, options),
-            adapt=made.adapt,
-            snapshotter=SNAPSHOTTER,
-            spares=made.spares,
-            resume=resume,
-        )
-
-    def _start(self, saved: SavedState | None, spaces: Mapping[str, Space[Any]] = MappingProxyType({})) -> None:
-        """Start the pool; continue where the saved state ends, if there is one.
-
-        `spaces`: objects that the caller has, to be used in place of equal ones, by name.
-        """
-        pool, is_same = self._pool, self._construction.is_same
+    def _start(self) -> None:
+        pool, is_same = self._pool, self._is_same
         try:
             self._start_pool()
         except DifferentSpacesError as error:
@@ -323,17 +291,11 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         self._splits_actions = has_own_batches(pool.action_space)
         self._is_plain_step = not (self._checks_ends or self._splits_actions)
         make_results = ConcatenatedResults if has_own_batches(space) else Results
-        reader, has_statistics = self._construction.make_reader(space), self._construction.has_statistics
-        results = self.results = make_results(pool, reader, space, self.copy, self._checks_ends, has_statistics)
+        results = self.results = make_results(
+            pool, self._make_reader(space), space, self.copy, self._checks_ends, self._has_statistics
+        )
         self._deliver_step = results.deliver_marked if self._marks_autoreset else results.deliver
         self.metadata["autoreset_mode"] = self.autoreset_mode
-        vars(self).update(spaces)
-        if saved is not None:
-            try:
-                self._continue(saved.value)
-            except BaseException:
-                pool.close()
-                raise
 
     @functools.cached_property
     def observation_space(self) -> Space[Any]:  # type: ignore[override]
@@ -345,94 +307,12 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
 
     # ---- saving ------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of all envs and of this object, from which another one continues; see `save`.
+    def _save_front_end(self) -> dict[str, Any]:
+        return {"results": self.results.save(), "seeds": self.env_seeds.last}
 
-        Returns:
-            A dict of plain values, for `torch.save({"model": model.state_dict(), "envs": envs.state_dict()}, path)`.
-
-        Raises:
-            StateError: as for `save`.
-        """
-        return self._save("state_dict").as_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was called: all envs are built again, and restored.
-
-        Args:
-            state: the result of `state_dict` of a vector env with the same `env_fns`.
-
-        Raises:
-            ConfigError: the state is damaged, or it does not fit; nothing was changed if it has another number of envs
-                or another autoreset mode.
-            Exception: as for the constructor; the vector env is closed then.
-        """
-        self._check_idle("load_state_dict")
-        saved = SavedState.read(state)
-        pool, names = self._pool, ("action_space", "single_action_space", "single_observation_space")
-        spaces = {name: getattr(self, name) for name in names}
-        self._make(saved)
-        try:
-            pool.close()
-            self.results.release_views()
-            self._start(saved, spaces)
-        except BaseException:
-            self._pending, self.closed = CLOSED, True
-            raise
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state into one file; `VectorEnv(env_fns, resume=path)` continues with the same results.
-
-        The state contains all that decides the next results: each env and its random generators, seeds that are still
-        to be given, lasting calls and attributes, and the generators of the spaces of this object. Envs of known
-        classes are saved as they are. Others are saved by the actions since the start of their episode, which are
-        repeated at the load and compared. `send` without `recv`: these steps are made again after the load. The number
-        of workers, threads, the start method and the backend 'process' or 'serial' may differ.
-
-        The file replaces an older one when it is complete. It contains pickles, so load only files that you trust.
-        `vecenv inspect FILE` prints its header.
-
-        Raises:
-            StateError: a `..._wait` is missing, there are spare envs, or the envs live in shards. With
-                `backend="serial"` or `failures="raise"`: the class of an env is unknown, or calls have changed an env.
-            ClosedEnvironmentError: the vector env is closed.
-            OSError: the file cannot be written.
-        """
-        self._save("save").write(path)
-
-    def _save(self, what: str) -> SavedState:
-        self._check_idle(what)
-        began_ns = time.monotonic_ns()
-        resume = self._ask(what, self._pool.save)
-        num_repeated = sum(len(plan.entries) for job in resume.restore_jobs.values() for plan in job.attempts[:1])
-        state = SavedVectorEnv(resume, save_generators(self), self.results.save(), self.env_seeds.last)
-        spaces = self._pool.spaces.observation_space, self._pool.spaces.action_space
-        saved = SavedState.of(
-            state,
-            kind=_KIND,
-            num_envs=self.num_envs,
-            autoreset_mode=self.autoreset_mode.name,
-            env=str(self._pool.properties.get("name")),
-            observation_space=str(spaces[0]),
-            action_space=str(spaces[1]),
-            spaces=fingerprint(*spaces),
-            implementation=self.implementation,
-            num_repeated=num_repeated,
-            rng_entropy=self._pool.options.rng_entropy,
-        )
-        text = "saved %d envs: %d bytes, %d commands to repeat (%.3g s)"
-        _LOG.info(text, self.num_envs, len(saved.data), num_repeated, (time.monotonic_ns() - began_ns) / 1e9)
-        return saved
-
-    def _continue(self, state: SavedVectorEnv) -> None:
-        """Continue with a state, whose `resume` the pool has got before."""
-        self._pool.resume(state.resume)
-        paths, generators = state.generators
-        for _, path, _ in paths:
-            getattr(self, path[0])  # some spaces are made when they are first read
-        restore_generators([self], paths, generators)
-        self.results.load(state.results)
-        self.env_seeds.last = state.seeds
+    def _load_front_end(self, saved: dict[str, Any]) -> None:
+        self.results.load(saved["results"])
+        self.env_seeds.last = saved["seeds"]
 
     @property
     def num_spare_envs(self) -> int:
@@ -828,44 +708,6 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         None after a `recv` or `step` of some envs, and if an env raised before its first observation.
         """
         return self.results.observations
-
-
-@dataclass(frozen=True)
-class _Construction:
-    """The arguments from which a `VectorEnv` makes its pool and its results."""
-
-    backend: str | RayOptions
-    env_fns: Sequence[Callable[[], Any]]
-    options: PoolOptions
-    adapt: Callable[[Any], Any]
-    spares: SpareRule | None
-    is_same: bool
-    has_statistics: bool
-    make_reader: type[InfoReader]
-
-
-@dataclass
-class SavedVectorEnv:
-    """The pickled part of the state of a `VectorEnv`.
-
-    Attributes:
-        resume: the envs.
-        generators: those of the spaces, as `save_generators` returns them.
-        results: the result of `Results.save`.
-        seeds: the last seed of each env, as in `EnvSeeds`.
-    """
-
-    resume: Resume
-    generators: tuple[list[Any], list[Any]]
-    results: dict[str, Any]
-    seeds: tuple[int | None, ...]
-
-
-def _read_resume(saved: SavedState, spaces: EnvSpaces, implementation: str) -> Resume:
-    """Return the envs of a saved state if they have these spaces; no pickle is run before."""
-    saved.check_spaces(spaces.observation_space, spaces.action_space, implementation)
-    resume: Resume = saved.value.resume
-    return resume
 
 
 class EnvSeeds:

@@ -1,4 +1,4 @@
-"""`Pool.save` and `Pool.resume`: another pool continues with the rows of one that was not interrupted."""
+"""`Pool.save` and engines with `resume=`: another pool continues with the rows of one that was not interrupted."""
 
 from __future__ import annotations
 
@@ -62,8 +62,6 @@ def make_pool(name: str, env_fn: Any, mode: Autoreset, data: bytes | None = None
     options = {"num_workers": 2, "autoreset": mode, "failures": failures, **options}
     pool = pool_class([env_fn] * 4, PoolOptions(**options), snapshotter=SNAPSHOTTER, resume=resume)
     pool.start()
-    if resume is not None:
-        pool.resume(resume)
     return pool
 
 

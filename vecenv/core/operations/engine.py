@@ -231,6 +231,12 @@ class Engine(WorkerDirectory):
         resume: Resume | None = self._resume
         return resume
 
+    def take_resume(self) -> Resume | None:
+        """Return that state, and drop it; called once, after `connect`."""
+        resume: Resume | None = self._resume
+        self._resume = None
+        return resume
+
     def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
         """Build all envs, learn their spaces, and make them ready for commands.
 

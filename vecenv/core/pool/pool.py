@@ -194,6 +194,9 @@ class Pool:
         self.obs_spec, self.action_spec = envs.spaces.obs, envs.spaces.action
         self.properties, self.implementation = envs.properties, envs.implementation
         self.copy_timer = make_copy_timer(envs.plan)
+        resume = self._engine.take_resume()
+        if resume is not None and resume.seeds is not None:  # else another pool sends the commands of this one
+            self._continue(resume)
 
     @functools.cached_property
     def _callers_spaces(self) -> EnvSpaces:
@@ -664,20 +667,14 @@ class Pool:
                 )
         return {env_id: env for env_id, env in saved.items() if env.state is not None}
 
-    def resume(self, resume: Resume) -> None:
-        """Continue another pool; called once, after `start`, if the engine was made with this state.
-
-        Envs without an unanswered command are restored now, the others before it.
-        """
-        if len(resume.queued):
-            self.send_commands(resume.queued)
-        self._call("resume", self.continue_from, resume.next_step_id)
-        idle = [env_id for env_id in resume.restore_jobs if self.owes(env_id) == Op.NONE]
-        if idle:
-            self._call("resume", self._restore, idle)
-
-    def _restore(self, env_ids: list[int]) -> None:
+    def _continue(self, resume: Resume) -> None:
+        """Continue a saved pool. Envs without an unanswered command are restored now, the others before it."""
         requests = self._requests
+        requests.send_commands(resume.queued)
+        requests.continue_from(resume.next_step_id)
+        env_ids = [env_id for env_id in resume.restore_jobs if requests.owes(env_id) == Op.NONE]
+        if not env_ids:
+            return
         requests.submit_calls([restore_now] * len(env_ids), env_ids, True, None)
         try:
             replies = self._waiter.wait_for_calls(len(env_ids), None)

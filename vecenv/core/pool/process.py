@@ -345,10 +345,9 @@ class ProcessEngine(Engine):
             recycler=recycler,
         )
         if self._resume is not None:
-            resume, self._resume = self._resume, None
-            requests.resume(resume)
-            if self.recovery is not None and resume.seeds is not None:  # else the pool above writes the line
-                self.recovery.begin_loading(resume.restore_jobs)
+            requests.resume(self._resume)
+            if self.recovery is not None and self._resume.seeds is not None:  # else the pool above writes the line
+                self.recovery.begin_loading(self._resume.restore_jobs)
 
     # ---- end -------------------------------------------------------------------------------
 

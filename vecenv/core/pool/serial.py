@@ -248,8 +248,7 @@ class SerialEngine(Engine):
     def connect(self, requests: Requests, waiter: Waiter) -> None:
         self._watchdog = waiter.watchdog
         if self._resume is not None:
-            resume, self._resume = self._resume, None
-            requests.resume(resume)
+            requests.resume(self._resume)
 
     def close(self, timeout: float | None) -> Exception | None:
         try:
