@@ -57,7 +57,8 @@ class SaveRun(_BaseCallback):
         return True
 
     def _on_rollout_start(self) -> None:
-        if time.monotonic() - self._saved_at >= self.every_seconds:
+        # Not before the first step: a run without steps begins anew by `reset_num_timesteps=True`.
+        if self.model.num_timesteps and time.monotonic() - self._saved_at >= self.every_seconds:
             save_run(self.path, self.model)
             self._saved_at = time.monotonic()
 
