@@ -31,10 +31,10 @@ pytestmark = pytest.mark.skipif(not counts_delays(), reason="this system counts 
 
 
 class NapEnv(NullEnv):
-    """Sleeps for a millisecond at each step."""
+    """Sleeps for 3 ms at each step, much longer than the work of a step takes on a busy machine."""
 
     def step(self, action):
-        time.sleep(0.001)
+        time.sleep(0.003)
         return self._result
 
 
