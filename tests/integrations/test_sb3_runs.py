@@ -96,7 +96,7 @@ if __name__ == "__main__":
         model = PPO("MlpPolicy", envs, n_steps=32, batch_size=64, n_epochs=1, seed=3, device="cpu")
     print("begins", flush=True)
     callback = SaveRun(path, every_seconds=1e-9)
-    model.learn(4096 - model.num_timesteps, callback=callback, reset_num_timesteps=model.num_timesteps == 0)
+    model.learn(2048 - model.num_timesteps, callback=callback, reset_num_timesteps=model.num_timesteps == 0)
     model.policy.save(out)
     envs.close()
 """
@@ -117,7 +117,7 @@ def test_run_that_is_killed_many_times_has_equal_weights(tmp_path: Path) -> None
 
     finish(start("whole"))
     rng = np.random.default_rng(0)
-    for _ in range(5):
+    for _ in range(3):
         process = start("killed")
         assert process.stdout.readline() == "begins\n"
         with contextlib.suppress(subprocess.TimeoutExpired):
