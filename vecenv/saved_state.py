@@ -11,7 +11,6 @@ import functools
 import hashlib
 import json
 import os
-import pickle
 import platform
 import time
 import zipfile
@@ -26,9 +25,9 @@ import numpy as np
 from gymnasium import Space
 
 from . import __version__
-from .errors import ConfigError, add_notes
+from .errors import ConfigError, WrongTypeError, add_notes
 from .own_log import own_logger
-from .values.pickling import dump_by_value
+from .values.pickling import dump_by_name, load
 
 __all__ = ["FORMAT", "SavedState", "StateLike", "fingerprint"]
 
@@ -67,11 +66,7 @@ class SavedState:
     @classmethod
     def of(cls, value: Any, **fields: Any) -> SavedState:
         """Return the saved state of a value that can be pickled; `fields` are those of the header that differ."""
-        try:
-            data = pickle.dumps(value, 5)
-        except Exception:  # an observation may be of a class of `__main__`
-            data = dump_by_value(value)
-        data = zlib.compress(data, _LEVEL)
+        data = zlib.compress(dump_by_name(value), _LEVEL)
         header = {
             "format": FORMAT,
             **fields,
@@ -88,8 +83,11 @@ class SavedState:
 
         Raises:
             ConfigError: it is no saved state, it is damaged, or a newer release of vecenv has written it.
+            WrongTypeError: it is neither a path nor a dict (also a ConfigError and a TypeError).
             OSError: the file cannot be read.
         """
+        if not isinstance(source, Mapping | str | os.PathLike):
+            raise WrongTypeError(f"resume: expected a file or the result of state_dict, got {source!r}", key="resume")
         where = "the state" if isinstance(source, Mapping) else os.fspath(source)
         try:
             if isinstance(source, Mapping):
@@ -166,7 +164,7 @@ class SavedState:
     @functools.cached_property
     def value(self) -> Any:
         """The value; the first read runs the pickle, after `check` and `check_spaces`."""
-        return pickle.loads(zlib.decompress(self.data))
+        return load(zlib.decompress(self.data))
 
 
 def _versions() -> dict[str, str]:

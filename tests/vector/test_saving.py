@@ -22,7 +22,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
-from vecenv import BatchedVectorEnv, ConfigError, StateError, VectorEnv
+from vecenv import BatchedVectorEnv, ConfigError, StateError, VectorEnv, WrongTypeError
 from vecenv.cli import main
 from vecenv.envs.toys import ToyEnv
 from vecenv.saved_state import FORMAT
@@ -171,6 +171,12 @@ def test_state_that_does_not_fit_is_refused(env_fns: Any, options: Any, text: st
         VectorEnv(env_fns, resume=state_file, **{"backend": "serial", **options})
 
 
+@pytest.mark.parametrize("resume", [3, b"state", ["state"]], ids=str)
+def test_resume_of_another_type_is_refused(resume: Any) -> None:
+    with pytest.raises(WrongTypeError, match="resume: expected a file or the result of state_dict, got"):
+        VectorEnv([ToyEnv], backend="serial", resume=resume)
+
+
 def test_damaged_and_newer_files_are_refused(state_file: Path, tmp_path: Path) -> None:
     data = bytearray(state_file.read_bytes())
     for other, text in ((b"no zip file", "not a saved state of vecenv"), (data[:-40], "not a saved state of vecenv")):
@@ -240,6 +246,9 @@ def test_inspect_prints_the_header(state_file: Path, capsys: pytest.CaptureFixtu
     assert main(["inspect", str(state_file)]) == 0
     shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
     assert (shown["num_envs"], shown["kind"], shown["num_repeated"]) == ("2", "VectorEnv", "0")
+    for path, text in ((state_file.parent / "missing", "No such file"), (state_file.parent, "Is a directory")):
+        assert main(["inspect", str(path)]) == 2
+        assert text in capsys.readouterr().err
     state_file.write_bytes(b"")
     assert main(["inspect", str(state_file)]) == 2
     assert "is not a saved state of vecenv" in capsys.readouterr().err

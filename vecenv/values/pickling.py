@@ -47,7 +47,16 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as internals
 
-__all__ = ["adopt_main", "copy_by_pickle", "dump_by_value", "dump_message", "dump_with_main", "load", "load_with_main"]
+__all__ = [
+    "adopt_main",
+    "copy_by_pickle",
+    "dump_by_name",
+    "dump_by_value",
+    "dump_message",
+    "dump_with_main",
+    "load",
+    "load_with_main",
+]
 
 #: Names of the main module; the second one in processes that `multiprocessing` has spawned.
 _MAINS = ("__main__", "__mp_main__")
@@ -84,6 +93,14 @@ _is_restoring = False
 def dump_by_value(value: Any) -> bytes:
     """Return the pickle of a value, with protocol 5; `load` reads it."""
     return _dump(value, _Pickler, {})
+
+
+def dump_by_name(value: Any) -> bytes:
+    """Return the pickle of a value that refers to classes and functions by name; by value if that is not possible."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception:  # lambdas and classes of __main__
+        return dump_by_value(value)
 
 
 def dump_message(value: Any, known: Mapping[str, Any]) -> bytes:

@@ -19,7 +19,6 @@ have no adapter for it, plain attributes are saved.
 from __future__ import annotations
 
 import inspect
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -50,7 +49,7 @@ from vecenv.envs.state.generators import (
 )
 from vecenv.errors import ConfigError, StateError, warn_caller
 from vecenv.values.own_attributes import MISSING, attributes_of, get_own_attr, set_own_attr
-from vecenv.values.pickling import dump_by_value, load
+from vecenv.values.pickling import dump_by_name, load
 
 __all__ = ["register_pickled_state", "register_state_adapter"]
 
@@ -142,7 +141,7 @@ class Snapshotter:
             if payload is None or not (is_complete or not (within_episode or is_running)):
                 return None
             try:
-                return Snapshot(_dump(payload), is_complete, is_complete and _holds_calls(layers))
+                return Snapshot(dump_by_name(payload), is_complete, is_complete and _holds_calls(layers))
             except Exception as error:
                 if within_episode:  # between two episodes it may be possible
                     return None
@@ -178,13 +177,6 @@ class Snapshotter:
 
 
 SNAPSHOTTER = Snapshotter()
-
-
-def _dump(value: Any) -> bytes:
-    try:
-        return pickle.dumps(value, 5)
-    except Exception:  # lambdas and classes of __main__
-        return dump_by_value(value)
 
 
 def _watched_layers(env: Any) -> list[Any]:
@@ -528,7 +520,7 @@ def _mark_unpicklable(layers: list[Any], states: list[Any]) -> bool:
     found = False
     for layer, state in zip(layers, states, strict=True):
         try:
-            _dump(state)
+            dump_by_name(state)
         except Exception as error:
             _mark_uncapturable(type(layer), _plan_of(type(layer)), error)
             found = True
