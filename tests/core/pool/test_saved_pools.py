@@ -65,6 +65,13 @@ def make_pool(name: str, env_fn: Any, mode: Autoreset, data: bytes | None = None
     return pool
 
 
+def continued(pool: Pool, name: str, env_fn: Any, mode: Autoreset = Autoreset.NEXT_STEP, **options: Any) -> Pool:
+    """Save a pool, close it, and return another one of class `name` that continues it."""
+    data = pickle.dumps(pool.save())
+    pool.close()
+    return make_pool(name, env_fn, mode, data, **options)
+
+
 def row_of(pool: Pool, **arguments: Any) -> list[Any]:
     batch = pool.recv(**arguments)
     columns = [column[:].tolist() for column in batch.rows.columns_of(COLUMNS)]
@@ -79,9 +86,7 @@ def play(name: str, env_fn: Any, mode: Autoreset, saves: dict[int, str]) -> list
     rows = [row_of(pool)]
     for number, actions in enumerate(ACTIONS):
         if number in saves:
-            data = pickle.dumps(pool.save())
-            pool.close()
-            pool = make_pool(saves[number], env_fn, mode, data, num_workers=1 + number % 3)
+            pool = continued(pool, saves[number], env_fn, mode, num_workers=1 + number % 3)
         pool.send(actions)
         rows.append(row_of(pool))
     pool.close()
@@ -109,9 +114,7 @@ def test_worker_of_a_resumed_pool_may_be_killed(env_fn: Any) -> None:
     rows = [row_of(pool)]
     for number, actions in enumerate(ACTIONS):
         if number == 14:
-            data = pickle.dumps(pool.save())
-            pool.close()
-            pool = make_pool("process", env_fn, Autoreset.NEXT_STEP, data)
+            pool = continued(pool, "process", env_fn)
         if number in (14, 17, 22):
             os.kill(pool.worker_pids[0], signal.SIGKILL)
         pool.send(actions)
@@ -136,9 +139,7 @@ def test_steps_without_an_answer_are_made_by_the_resumed_pool(env_fn: Any) -> No
         pool.send(ACTIONS[5], ordered=False)
         found = row_of(pool, env_ids=[2])
         if is_saved:
-            data = pickle.dumps(pool.save())
-            pool.close()
-            pool = make_pool("process", env_fn, Autoreset.NEXT_STEP, data, num_workers=1)
+            pool = continued(pool, "process", env_fn, num_workers=1)
         assert pool.outstanding() == 3 and pool.owes(2) == 0
         mine = [found, row_of(pool, env_ids=[0, 1, 3])]
         for actions in ACTIONS[6:20]:
@@ -161,9 +162,7 @@ def test_lasting_calls_are_made_again_in_a_resumed_pool() -> None:
         mine = [row_of(pool)]
         for number, actions in enumerate(ACTIONS):
             if number == 7 and is_saved:
-                data = pickle.dumps(pool.save())
-                pool.close()
-                pool = make_pool("serial", ToyEnv, Autoreset.NEXT_STEP, data)
+                pool = continued(pool, "serial", ToyEnv)
             pool.send(actions)
             mine.append(row_of(pool))
         pool.close()
@@ -178,9 +177,7 @@ def test_env_that_was_never_reset_is_new_in_a_resumed_pool() -> None:
         pool.reset([0, 1], seeds=SEEDS[:2])
         pool.recv()
         if is_saved:
-            data = pickle.dumps(pool.save())
-            pool.close()
-            pool = make_pool("process", ToyEnv, Autoreset.NEXT_STEP, data)
+            pool = continued(pool, "process", ToyEnv)
         with pytest.raises(StateError, match=r"envs \[2, 3\] were never reset"):
             pool.send(ACTIONS[0])
         pool.reset([2, 3], seeds=SEEDS[2:])

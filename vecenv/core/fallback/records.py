@@ -96,13 +96,13 @@ class Records:
         """Write a record of the reply to a command, over the older of the two. Its row is announced afterwards."""
         at = RECORD.itemsize * (2 * env_id + (env.turn & 1))
         env.turn += 1
-        self._bytes[at : at + RECORD.itemsize] = self.pack(0, env, is_over)
+        self._bytes[at : at + RECORD.itemsize] = self.pack(env, is_over)
         self._words[at // 8] = step_id
 
-    def pack(self, step_id: int, env: RecordedState, is_over: bool) -> bytes:
-        """Return the bytes of a record."""
+    def pack(self, env: RecordedState, is_over: bool) -> bytes:
+        """Return the bytes of a record with step_id 0, an empty one."""
         counters = (env.episode, env.length, env.seed, env.episode_return)
-        return _RECORD.pack(step_id, env.digest, *counters, env.began_ns, is_over)
+        return _RECORD.pack(0, env.digest, *counters, env.began_ns, is_over)
 
     def pairs(self, env_id: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return both records of an env, each as (step_id, digest)."""

@@ -403,7 +403,7 @@ class FallbackSlot(Slot):
 
     def present_record(self, env_id: int, /) -> bytes:
         env = self._envs[env_id]
-        return self._records.pack(0, env, env.needs_reset)
+        return self._records.pack(env, env.needs_reset)
 
     def resume(self, env_id: int, step_id: int, needs_reset: bool, /) -> bool:
         env = self._envs[env_id]

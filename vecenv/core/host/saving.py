@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...errors import InternalError
-from ..layout.arena import RECORD
+from ..layout.arena import read_record
 from ..system.clock import now_ns
 from .global_rngs import GlobalRngs
 from .replay import Snapshotter
@@ -22,13 +20,12 @@ class SavedEnv(NamedTuple):
 
     Attributes:
         state: for `Snapshotter.restore`; None if the state is not known exactly, or if the env was never reset.
-        is_mid_episode, holds_calls: see `RestorePoint`.
+        holds_calls: see `RestorePoint`.
         record: the bytes of an `arena.RECORD` with step_id 0; its `began_ns` is the age of the episode.
         reason: why there is no state; '' if there is one, or if the env was never reset.
     """
 
     state: bytes | None
-    is_mid_episode: bool
     holds_calls: bool
     record: bytes
     reason: str = ""
@@ -58,18 +55,17 @@ def restore_now(env: Any) -> None:
 
 def save_env(env_id: int, env: Any, slot: Slot, rngs: GlobalRngs, snapshotter: Snapshotter | None) -> SavedEnv:
     """Return the state of an env between two of its commands."""
-    record = np.frombuffer(slot.present_record(env_id), RECORD).copy()
-    is_mid_episode = not record["is_over"][0]
-    if record["episode"][0] < 0:
-        return SavedEnv(None, False, False, record.tobytes())
+    record = read_record(slot.present_record(env_id))
+    if record["episode"] < 0:
+        return SavedEnv(None, False, record.tobytes())
     record["began_ns"] = now_ns() - record["began_ns"]
     snapshot, reason = None, "the state of one of its layers is not known"
     try:
         with rngs.fork_guard:
-            snapshot = None if snapshotter is None else snapshotter.capture(env, within_episode=is_mid_episode)
+            snapshot = None if snapshotter is None else snapshotter.capture(env, within_episode=not record["is_over"])
     except Exception as error:  # raised by a hook of the user's
         reason = f"{type(error).__name__}: {error}"
     if snapshot is None or not snapshot.is_complete:
-        return SavedEnv(None, is_mid_episode, False, record.tobytes(), reason)
+        return SavedEnv(None, False, record.tobytes(), reason)
     state = rngs.pack_state(env_id, snapshot.state)
-    return SavedEnv(state, is_mid_episode, snapshot.holds_calls, record.tobytes())
+    return SavedEnv(state, snapshot.holds_calls, record.tobytes())

@@ -16,9 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ..layout.arena import RECORD
+from ..layout.arena import read_record
 from ..layout.messages import Reply, dump_reply
 from ..system.clock import now_ns
 from .global_rngs import GlobalRngs
@@ -118,8 +116,7 @@ class Snapshots:
             and env_id not in self._only_between
             and (forced or self._slot.is_snapshot_due(env_id))
         ):
-            record = np.frombuffer(self._slot.present_record(env_id), RECORD)[0]
-            is_mid_episode = not record["is_over"]
+            is_mid_episode = not read_record(self._slot.present_record(env_id))["is_over"]
             self._take_snapshot(env_id, step_id, env, False, is_mid_episode=is_mid_episode, must_be_complete=True)
 
     def resume(self, env_id: int, env: Any, *, is_newly_built: bool) -> None:

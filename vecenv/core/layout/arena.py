@@ -36,6 +36,7 @@ __all__ = [
     "LINE",
     "PRIVATE_BLOCK",
     "RECORD",
+    "read_record",
     "ArenaPlan",
 ]
 
@@ -75,6 +76,12 @@ RECORD = np.dtype(
         "itemsize": LINE,
     }
 )
+
+
+def read_record(data: bytes) -> Array:
+    """Return a copy of one record, (), with the fields of `RECORD`."""
+    record: Array = np.frombuffer(data, RECORD)[0].copy()
+    return record
 
 
 def _align(value: int, step: int) -> int:

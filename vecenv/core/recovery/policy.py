@@ -451,7 +451,7 @@ class Recovery:
         began_ns: int,
         restore_jobs: dict[int, RestoreJob],
         *,
-        count: str = "restarts",
+        count: str | None = "restarts",
         number: int = 1,
         done: str = "replaced",
     ) -> RestoreProgress:
@@ -461,20 +461,22 @@ class Recovery:
             what, done: see `RestoreProgress`.
             began_ns: when the failure was noticed, on the monotonic clock.
             restore_jobs: the result of `plan`.
-            count, number: the one of `COUNTS` that is increased, and by how much: 'restarts' after a failure.
+            count, number: the one of `COUNTS` that is increased, and by how much: 'restarts' after a failure; None: none
+                is.
         """
         progress = RestoreProgress(what, done, began_ns, count == "restarts", list(restore_jobs), set(restore_jobs))
         for env_id in restore_jobs:
             if env_id in self._progress_of:  # its worker has failed before the env was restored
                 self._progress_of[env_id].waiting.discard(env_id)
             self._progress_of[env_id] = progress
-        self._counts[count] += number
+        if count is not None:
+            self._counts[count] += number
         return progress
 
     def begin_loading(self, restore_jobs: dict[int, RestoreJob]) -> None:
         """Record that the envs of a saved pool are being restored."""
         what = f"{len(restore_jobs)} saved env{'s' * (len(restore_jobs) > 1)}"
-        self.begin_restoring(what, now_ns(), restore_jobs, count="recycled", number=0, done="loaded")
+        self.begin_restoring(what, now_ns(), restore_jobs, count=None, done="loaded")
 
     def note_report(self, reply: Reply, is_answered: bool) -> None:
         """Record the report of a worker about an env: a restore point, an outcome or the effect of a call."""

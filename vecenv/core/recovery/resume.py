@@ -36,7 +36,7 @@ import numpy as np
 
 from ..host.replay import RestoreJob
 from ..host.saving import SavedEnv
-from ..layout.arena import RECORD, ArenaPlan
+from ..layout.arena import RECORD, ArenaPlan, read_record
 from ..layout.commands import Commands, RestorePlan, RestorePoint
 from ..layout.spec import Array
 from ..system.clock import now_ns
@@ -124,9 +124,9 @@ def resume_of(saved: Mapping[int, SavedEnv], seeds: ResetSeeds) -> Resume:
     answered, following = 1, 2  # the last command of each env, and the next command of the other pool
     jobs, records = {}, np.zeros((len(seeds.is_seeded), 2), RECORD)
     for env_id, env in saved.items():
-        records[env_id, 0] = np.frombuffer(env.record, RECORD)[0]
+        record = records[env_id, 0] = read_record(env.record)
         records[env_id, 0]["step_id"] = answered
-        point = RestorePoint(following, env.state, True, env.is_mid_episode, env.holds_calls)
+        point = RestorePoint(following, env.state, True, not record["is_over"], env.holds_calls)
         plans = [RestorePlan(point, [], [])]
         jobs[env_id] = RestoreJob(plans, marks_recovery=False, takes_seed=bool(seeds.is_seeded[env_id]))
     return Resume(jobs, records, Commands.listed([]), following, seeds)
