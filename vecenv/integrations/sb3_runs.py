@@ -1,8 +1,10 @@
 """Save a training of Stable-Baselines3 with its envs, so that another program continues it with equal weights.
 
-model.learn(total, callback=SaveRun("run.state"))
-model = resume_run("run.state", PPO, SB3VecEnv(env_fns))      after a kill
-model.learn(total - model.num_timesteps, callback=SaveRun("run.state"), reset_num_timesteps=False)
+    model.learn(total, callback=SaveRun("run.state"))
+    model = resume_run("run.state", PPO, SB3VecEnv(env_fns))      after a kill
+    model.learn(total - model.num_timesteps, callback=SaveRun("run.state"), reset_num_timesteps=False)
+
+A file is written between a training step and the next rollout, when the rollout buffer is empty.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class SaveRun(_BaseCallback):
         return True
 
     def _on_rollout_start(self) -> None:
-        # Not before the first step: a run without steps begins anew by `reset_num_timesteps=True`.
+        # A run without steps is not saved: programs pass `reset_num_timesteps=True` for it, which resets the envs.
         if self.model.num_timesteps and time.monotonic() - self._saved_at >= self.every_seconds:
             save_run(self.path, self.model)
             self._saved_at = time.monotonic()
@@ -90,16 +92,15 @@ def save_run(path: str | os.PathLike[str], model: Any) -> None:
         "wrappers": [_state_of(layer) for layer in layers],
         "generators": (random.getstate(), np.random.get_state(), _torch.get_rng_state()),
     }
-    SavedState.of(value, kind=type(model).__name__, num_envs=envs.num_envs, num_timesteps=model.num_timesteps).write(
-        path
-    )
+    fields = {"kind": type(model).__name__, "num_envs": envs.num_envs, "num_timesteps": model.num_timesteps}
+    SavedState.of(value, **fields).write(path)
 
 
 def resume_run(path: str | os.PathLike[str], algorithm: Any, env: Any, **others: Any) -> Any:
     """Return the model that `save_run` has saved. `learn(..., reset_num_timesteps=False)` continues its training.
 
-    The random generators of this process continue, too. They are `random`, `numpy.random` and those of torch on the
-    CPU. Two things begin anew: action noise with a state, and the noise of `use_sde=True`.
+    The random generators of this process continue, too: `random`, `numpy.random` and that of torch on the CPU. Action
+    noise that has a state starts again, and so does the noise of `use_sde=True`.
 
     Args:
         path: the file. It contains pickles, so load only files that you trust.
@@ -115,10 +116,8 @@ def resume_run(path: str | os.PathLike[str], algorithm: Any, env: Any, **others:
     saved.check(kind=algorithm.__name__, num_envs=envs.num_envs)
     value = saved.value
     if len(layers) != len(value["wrappers"]):
-        count = len(value["wrappers"])
-        raise ConfigError(
-            f"resume_run: the envs were saved in {count} wrappers, and these are in {len(layers)}", key="env"
-        )
+        counts = f"saved in {len(value['wrappers'])} wrappers, and these are in {len(layers)}"
+        raise ConfigError(f"resume_run: the envs were {counts}", key="env")
     model = algorithm.load(io.BytesIO(value["model"]), env=env, force_reset=False, **others)
     if value["replay_buffer"] is not None:
         model.replay_buffer = pickle.loads(value["replay_buffer"])
