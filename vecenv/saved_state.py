@@ -119,7 +119,7 @@ class SavedState:
             OSError: the file cannot be written; an older file is unchanged.
         """
         path = Path(path)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        beside = path.with_name(f".{path.name}.part")  # one name, so that the next save replaces it after a kill
         try:
             with open(beside, "wb") as stream:
                 with zipfile.ZipFile(stream, "w") as file:

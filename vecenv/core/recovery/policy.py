@@ -461,8 +461,8 @@ class Recovery:
             what, done: see `RestoreProgress`.
             began_ns: when the failure was noticed, on the monotonic clock.
             restore_jobs: the result of `plan`.
-            count, number: the one of `COUNTS` that is increased, and by how much: 'restarts' after a failure; None: none
-                is.
+            count, number: the one of `COUNTS` that is increased, and by how much: 'restarts' after a failure. None:
+                none is increased.
         """
         progress = RestoreProgress(what, done, began_ns, count == "restarts", list(restore_jobs), set(restore_jobs))
         for env_id in restore_jobs:
