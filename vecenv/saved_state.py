@@ -44,6 +44,7 @@ _LOG = own_logger()
 _CHECKED = {
     "kind": "it was saved by a {}, and this is a {}",
     "num_envs": "it contains {} envs, and there are {} env_fns",
+    "num_spare_envs": "it contains {} spare envs, and there are {}",
     "autoreset_mode": "it was saved with autoreset_mode {}, and this one is {}",
 }
 
@@ -53,10 +54,10 @@ class SavedState:
     """A saved state.
 
     Attributes:
-        header: format, kind (the class that was saved), num_envs, autoreset_mode, env (its name), observation_space and
-            action_space (texts), spaces (digest), implementation, num_repeated (commands that are repeated when it is
-            loaded), the versions of vecenv, gymnasium, numpy and python, saved_at (local time), nbytes and sha256 of
-            the data.
+        header: format, kind (the class that was saved), num_envs, num_spare_envs, autoreset_mode, env (its name),
+            observation_space and action_space (texts), spaces (digest), implementation, num_repeated (commands that are
+            repeated when it is loaded), the versions of vecenv, gymnasium, numpy and python, saved_at (local time),
+            nbytes and sha256 of the data.
         data: the pickled state, compressed.
     """
 

@@ -106,6 +106,11 @@ class PoolRecipe:
     adapt: Callable[[Any], Any]
     spares: SpareRule | None = None
 
+    @property
+    def num_spare_envs(self) -> int:
+        """Number of spare envs."""
+        return 0 if self.spares is None else self.spares.num_spares
+
 
 @dataclasses.dataclass
 class SavedVectorEnv:
@@ -251,7 +256,7 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         `vecenv inspect FILE` prints its header.
 
         Raises:
-            StateError: a `..._wait` is missing, there are spare envs, or the envs live in shards. With
+            StateError: a `..._wait` is missing, or the envs live in shards. With
                 `backend="serial"` or `failures="raise"`: the class of an env is unknown, or calls have changed an env.
             ClosedEnvironmentError: the vector env is closed.
             OSError: the file cannot be written.
@@ -268,6 +273,7 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
             SavedVectorEnv(resume, save_generators(self), self._save_front_end()),
             kind=self._kind,
             num_envs=pool.num_envs,
+            num_spare_envs=self._recipe_of_pool.num_spare_envs,
             autoreset_mode=self._recipe_of_pool.options.autoreset.name,
             env=str(pool.properties.get("name")),
             observation_space=str(spaces[0]),
@@ -286,7 +292,8 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         recipe, resume = self._recipe_of_pool, None
         options = recipe.options
         if saved is not None:
-            saved.check(kind=self._kind, num_envs=len(recipe.env_fns), autoreset_mode=options.autoreset.name)
+            counts = {"num_envs": len(recipe.env_fns), "num_spare_envs": recipe.num_spare_envs}
+            saved.check(kind=self._kind, **counts, autoreset_mode=options.autoreset.name)
             options = dataclasses.replace(options, rng_entropy=saved.header["rng_entropy"])
             resume = functools.partial(_read_resume, saved)
         parts = {"adapt": recipe.adapt, "snapshotter": SNAPSHOTTER, "spares": recipe.spares, "resume": resume}

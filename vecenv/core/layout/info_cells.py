@@ -12,7 +12,7 @@ cells travel in messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -119,6 +119,11 @@ class InfoColumns:
         for path, _, shape in leaves:
             if shape is not None and self._is_new(path):
                 self._add(path, shape, add_key)
+
+    def load(self, columns: Sequence[Column], add_key: Callable[[str], int]) -> None:
+        """Add the columns of another table to this one, which is empty; they get the same cells."""
+        for column in columns:
+            self._add(column.path, column.shape, add_key)
 
     def close(self) -> None:
         """Add no further keys: another table decides about them."""

@@ -64,9 +64,8 @@ def make_pool(
     if _is_debugged():
         backend = "serial"
         options = dataclasses.replace(options, num_workers=None, limits=Limits(construct=None, close=None))
-    if resume is not None and (spares is not None or isinstance(backend, RayOptions)):
-        what = "spare envs" if spares is not None else "backend='ray'"
-        raise ConfigError(f"resume: a saved state cannot be continued with {what}", key="resume")
+    if resume is not None and isinstance(backend, RayOptions):
+        raise ConfigError("resume: a saved state cannot be continued with backend='ray'", key="resume")
     mode = options.autoreset
     if spares is not None:
         fns = check_env_fns(env_fns)
@@ -92,9 +91,9 @@ def make_pool(
 
         engine = make_ray_engine(env_fns, options, backend, adapt=adapt, snapshotter=snapshotter)
     elif backend == "serial":
-        engine = SerialEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter)
+        engine = SerialEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter, resume=resume)
     else:
-        engine = ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter)
+        engine = ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter, resume=resume)
     return Pool(engine, spares, mode)
 
 

@@ -23,7 +23,7 @@ import copy
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,6 +48,7 @@ from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Commands
 from ..layout.flags import Autoreset, Form, Op
+from ..layout.messages import Reply
 from ..layout.spec import Array, Space, Spec
 from ..operations.engine import Engine, EnvSpaces, OpenedEnvs
 from ..operations.lifecycle import Lifecycle
@@ -626,18 +627,35 @@ class Pool:
         Steps and resets that have not been received are not waited for; the other pool makes them again.
 
         Raises:
-            StateError: calls are under way, there are spare envs, or the envs live in shards. Or the state of an env is
-                not known, and its commands are not kept: the envs live in this process, or failures are raised.
+            StateError: calls are under way, or the envs live in shards. Or the state of an env is not known, and its
+                commands are not kept: the envs live in this process, or failures are raised.
         """
-        if self._spares is not None:
-            raise StateError("save: the state of a pool with spare envs cannot be saved; use num_spare_envs=0")
         if self._engine.shards():
             raise StateError("save: the state of envs in shards cannot be saved; use backend='process'")
-        idle = [env_id for env_id in range(self.num_envs) if self.owes(env_id) == Op.NONE]
-        call = SaveState(self._engine.snapshotter)
-        saved = dict(zip(idle, self.call(call, idle, pure=True))) if idle else {}
-        resume: Resume = self._call("save", self._make_resume, saved)
+        resume: Resume = self._call("save", self._save)
         return resume
+
+    def _save(self) -> Resume:
+        if isinstance(self._rows, SpareEnvs) and self._engine.recovery is None:
+            self._rows.finish()  # resets of spare envs are not kept
+        idle = self._idle_envs(range(self._engine.num_envs))
+        found = self._requests.results_of(self._call_idle(SaveState(self._engine.snapshotter), idle))
+        resume = self._make_resume(dict(zip(idle, found)))
+        return dataclasses.replace(resume, spares=self._rows.save()) if isinstance(self._rows, SpareEnvs) else resume
+
+    def _idle_envs(self, env_ids: Iterable[int]) -> list[int]:
+        """Return the envs of the engine that owe no answer."""
+        return [env_id for env_id in env_ids if self._requests.owes(env_id) == Op.NONE]
+
+    def _call_idle(self, function: Callable[[Any], Any], env_ids: Sequence[int]) -> Sequence[Reply]:
+        """Call envs of the engine, and return their replies in this order."""
+        if not env_ids:
+            return []
+        self._requests.submit_calls([function] * len(env_ids), env_ids, True, None)
+        try:
+            return self._waiter.wait_for_calls(len(env_ids), None)
+        finally:
+            self._requests.abandon_calls()
 
     def _make_resume(self, saved: dict[int, Any]) -> Resume:
         requests, recovery = self._requests, self._engine.recovery
@@ -645,7 +663,7 @@ class Pool:
         if recovery is None:
             return resume_of(self._check_saved(saved), seeds)
         records = self._read_records(None)
-        owed = {env_id: self._hub.owed(env_id) for env_id in range(self.num_envs)}
+        owed = {env_id: self._hub.owed(env_id) for env_id in range(self._engine.num_envs)}
         commands = {
             env_id: recovery.journal.command(env_id, step_id) for env_id, (op, step_id) in owed.items() if op != Op.NONE
         }
@@ -654,7 +672,7 @@ class Pool:
 
     def _check_saved(self, saved: dict[int, SavedEnv]) -> dict[int, SavedEnv]:
         """Return the envs that were reset; raise StateError if the state of one is not known."""
-        if len(saved) < self.num_envs:
+        if len(saved) < self._engine.num_envs:
             raise StateError("save: receive all steps and resets first: the commands of these envs are not kept")
         for env_id, env in saved.items():
             reason = env.reason
@@ -672,14 +690,9 @@ class Pool:
         requests = self._requests
         requests.send_commands(resume.queued)
         requests.continue_from(resume.next_step_id)
-        env_ids = [env_id for env_id in resume.restore_jobs if requests.owes(env_id) == Op.NONE]
-        if not env_ids:
-            return
-        requests.submit_calls([restore_now] * len(env_ids), env_ids, True, None)
-        try:
-            replies = self._waiter.wait_for_calls(len(env_ids), None)
-        finally:
-            requests.abandon_calls()
+        if isinstance(self._rows, SpareEnvs):
+            self._rows.load(resume.spares)
+        replies = self._call_idle(restore_now, self._idle_envs(resume.restore_jobs))
         # A mark in the next row shows an episode that was lost; the warning for callers of methods does not fit.
         requests.results_of([dataclasses.replace(reply, is_rebuilt=False) for reply in replies])
 

@@ -56,6 +56,7 @@ class Resume:
         queued: commands without an answer, ordered by step_id.
         next_step_id: step_id of the next command.
         seeds: of the resets so far; None: another pool numbers and checks the requests.
+        spares: a `spares.envs.SavedSpares`; None: there are no spare envs.
     """
 
     restore_jobs: dict[int, RestoreJob]
@@ -63,6 +64,7 @@ class Resume:
     queued: Commands
     next_step_id: int
     seeds: ResetSeeds | None = None
+    spares: Any = None
 
     def write_records(self, plan: ArenaPlan, memory: Any) -> None:
         """Write the records into a new arena, before workers attach to it."""

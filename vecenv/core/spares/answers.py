@@ -43,6 +43,9 @@ class RowAnswers:
         is_fresh: bool (N,), rows whose env begins an episode that the caller has not seen.
     """
 
+    #: Attributes that a saved pool contains.
+    SAVED = ("owed", "order", "ended", "is_fresh", "_has_last", "_is_over", "_has_failed", "_last")
+
     def __init__(self, num_rows: int, mode: Autoreset, spaces: EnvSpaces, infos: InfoColumns) -> None:
         self._spec, self._infos = spaces.obs, infos
         self._is_same_step = mode == Autoreset.SAME_STEP

@@ -21,15 +21,17 @@ that owe an answer.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import ClosedError, StateError
 from ..layout.bounds import Bounds
 from ..layout.flags import Autoreset, Form, Op
+from ..layout.info_cells import Column
 from ..layout.messages import Reply
 from ..layout.spec import Array, split_batch
 from ..operations.engine import OpenedEnvs
@@ -46,9 +48,22 @@ from ..parent.batch import Batch
 from ..system.clock import Deadline, check_timeout
 from ..system.signals import signals_deferred
 from .answers import RowAnswers
+from .queues import SpareQueues
 from .resets import PLAIN, EnvResets, Reset, SpareResets
 
-__all__ = ["SpareEnvs"]
+__all__ = ["SavedSpares", "SpareEnvs"]
+
+
+class SavedSpares(NamedTuple):
+    """The state of `SpareEnvs`, from which those of another pool continue; the states of the envs are not in it.
+
+    Attributes:
+        parts: the attributes `SAVED` of queues, answers and resets, by name.
+        infos: the table of info cells, which the kept rows use.
+    """
+
+    parts: tuple[dict[str, Any], ...]
+    infos: list[Column]
 
 
 class SpareEnvs:
@@ -94,7 +109,7 @@ class SpareEnvs:
         self._num_called = 0  # rows of the calls under way
         self._space, self._spec = envs.spaces.action_space, envs.spaces.action
         self._bounds = Bounds(self._space) if checks_bounds else None
-        self._num_outstanding = envs.hub.outstanding
+        self._num_outstanding, self._add_info_key = envs.hub.outstanding, envs.hub.add_info_key
         self._answers = RowAnswers(self._num_rows, mode, envs.spaces, waiter.inbox.infos)
         self._resets = EnvResets(requests, self._num_envs, envs.spaces)
 
@@ -344,6 +359,27 @@ class SpareEnvs:
 
     def owes(self, env_id: int) -> Op:
         return Op(int(self._answers.owed[env_id]))
+
+    # ---- saving ----------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Receive and keep the answers to all commands that envs have been sent."""
+        while count := self._num_outstanding():
+            self._receive(count, Deadline(None))
+
+    def save(self) -> SavedSpares:
+        """Return a copy of the state, which can be pickled if the infos can."""
+        parts = tuple({name: vars(part)[name] for name in part.SAVED} for part in self._parts())
+        return copy.deepcopy(SavedSpares(parts, self._waiter.inbox.infos.columns))
+
+    def load(self, saved: SavedSpares) -> None:
+        """Continue where `save` was called; called once, before any request."""
+        self._waiter.inbox.infos.load(saved.infos, self._add_info_key)
+        for part, state in zip(self._parts(), saved.parts):
+            vars(part).update(state)
+
+    def _parts(self) -> tuple[SpareQueues, RowAnswers, EnvResets]:
+        return self._queues, self._answers, self._resets
 
     # ---- calls -----------------------------------------------------------------------------
 

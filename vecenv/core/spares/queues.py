@@ -25,6 +25,9 @@ class SpareQueues:
         are_own: whether each row has a queue of its own; else all rows share one.
     """
 
+    #: Attributes that a saved pool contains.
+    SAVED = ("env_of", "row_of", "_queues")
+
     env_of: Array
     row_of: Array
 

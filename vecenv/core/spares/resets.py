@@ -135,6 +135,9 @@ class EnvResets:
         was_reset: bool (num_envs,), envs that were reset at least once.
     """
 
+    #: Attributes that a saved pool contains.
+    SAVED = ("postponed", "first", "has_first", "is_ahead", "was_reset")
+
     def __init__(self, requests: Requests, num_envs: int, spaces: EnvSpaces) -> None:
         self._requests = requests
         self.postponed: dict[int, Reset] = {}
