@@ -55,7 +55,7 @@ int node_has_objects(const node *tree); /* whether a part of it has no column */
 /* A checked leaf, ready to be copied. */
 typedef struct {
     const void *source;
-    size_t nbytes, offset;
+    size_t nbytes, offset, index; /* index of the leaf in the spec */
     int64_t inline_value; /* storage for scalars */
     Py_buffer buffer;
     int has_buffer;

@@ -118,6 +118,7 @@ tree_check(node *tree, PyObject *value, checked_leaf *checked, size_t *count)
         leaf->has_buffer = 0;
         leaf->array = NULL;
         leaf->offset = tree->offset;
+        leaf->index = tree->leaf;
         leaf->nbytes = tree->nbytes;
         int status = TREE_INEXACT;
         if (tree->kind == NODE_SCALAR) {

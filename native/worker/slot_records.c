@@ -8,8 +8,9 @@
 #define ESSENTIAL (VECENV_F_RESET | VECENV_F_AUTORESET | VECENV_F_FINAL | VECENV_F_ERROR)
 
 /* Return `digest` extended by the reply in self->checked and self->reward. The digest of each leaf
- * starts with its offset and they are added up, because this file and the host pass leaves in
- * different orders. The first row of a digest includes only the observation: a restored env does
+ * starts with its index and they are added up, because this file and the host pass leaves in
+ * different orders. Offsets would not do: those of pools with other numbers of envs differ, and a
+ * shard may continue the envs of a pool. The first row of a digest includes only the observation: a restored env does
  * not repeat the end of the episode before it. */
 static uint64_t
 digest_of(const Slot *self, uint64_t digest, int starts_digest, const vecenv_reply *reply,
@@ -19,12 +20,13 @@ digest_of(const Slot *self, uint64_t digest, int starts_digest, const vecenv_rep
     uint64_t sum = 0;
     for (size_t i = 0; i < num_checked; i++) {
         const checked_leaf *leaf = &self->checked[i];
-        if (starts_digest && leaf->offset >= self->final_offset) {
+        int is_final = leaf->offset >= self->final_offset;
+        if (starts_digest && is_final) {
             continue;
         }
         /* all bytes at the start and the end of an episode: both are rare */
         int is_whole = what != 0 || leaf->nbytes <= VECENV_DIGEST_WHOLE;
-        uint64_t begin = digest_mix(1, leaf->offset);
+        uint64_t begin = digest_mix(1 + (uint64_t)is_final, leaf->index);
         sum += is_whole ? digest_bytes(begin, leaf->source, leaf->nbytes)
                         : digest_sample(begin, leaf->source, leaf->nbytes, step_id);
     }
