@@ -127,9 +127,10 @@ class SavedVectorEnv:
     front_end: dict[str, Any]
 
 
-def _read_resume(saved: SavedState, spaces: EnvSpaces, implementation: str) -> Resume:
-    """Return the envs of a saved state if they have these spaces; no pickle is run before."""
-    saved.check_spaces(spaces.observation_space, spaces.action_space, implementation)
+def _read_resume(saved: SavedState, spaces: EnvSpaces | None, implementation: str) -> Resume:
+    """Return the envs of a saved state if they have these spaces; no pickle is run before if the spaces are known."""
+    if spaces is not None:
+        saved.check_spaces(spaces.observation_space, spaces.action_space, implementation)
     resume: Resume = saved.value.resume
     return resume
 
@@ -250,14 +251,14 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         to be given, lasting calls and attributes, and the generators of the spaces of this object. Envs of known
         classes are saved as they are. Others are saved by the actions since the start of their episode, which are
         repeated at the load and compared. `send` without `recv`: these steps are made again after the load. The number
-        of workers, threads, the start method and the backend 'process' or 'serial' may differ.
+        of workers and shards, threads, the start method and the backend may differ.
 
         The file replaces an older one when it is complete. It contains pickles, so load only files that you trust.
         `vecenv inspect FILE` prints its header.
 
         Raises:
-            StateError: a `..._wait` is missing, or the envs live in shards. With
-                `backend="serial"` or `failures="raise"`: the class of an env is unknown, or calls have changed an env.
+            StateError: a `..._wait` is missing. With `backend="serial"` or `failures="raise"`: the class of an env is
+                unknown, or calls have changed an env.
             ClosedEnvironmentError: the vector env is closed.
             OSError: the file cannot be written.
         """

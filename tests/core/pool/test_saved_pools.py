@@ -11,12 +11,15 @@ import gymnasium
 import numpy as np
 import pytest
 
+from tests.faults.traces import end
 from vecenv import StateError
 from vecenv.core.layout.flags import Autoreset
 from vecenv.core.options import RECOVERING, PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
+from vecenv.core.shards.local_carrier import LocalCarrier
+from vecenv.core.shards.sharded_engine import ShardedEngine
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.envs.toys import ToyEnv
 
@@ -24,8 +27,16 @@ SEEDS = [3, 4, 5, 6]
 ACTIONS = np.random.default_rng(0).integers(0, 2, (40, 4))
 RAISING = PoolFailurePolicy(on_failure="raise")
 COLUMNS = ("env_id", "reward", "terminated", "truncated", "flags", "episode", "length", "seed", "return")
-#: Classes of pools, and whether their commands are kept.
-POOLS = {
+
+
+def make_sharded_pool(env_fns: Any, options: PoolOptions, **parts: Any) -> Pool:
+    return Pool(ShardedEngine(env_fns, options, carrier=LocalCarrier(), num_shards=2, **parts))
+
+
+#: Makers of pools, and whether their commands are kept.
+POOLS: dict[str, tuple[Any, PoolFailurePolicy]] = {
+    "shards": (make_sharded_pool, RECOVERING),
+    "raising shards": (make_sharded_pool, RAISING),
     "process": (ProcessPool, RECOVERING),
     "raising": (ProcessPool, RAISING),
     "serial": (SerialPool, RAISING),
@@ -106,6 +117,17 @@ def test_saved_pool_is_continued_by_others(env_fn: Any, mode: Autoreset, impleme
         assert play("serial", env_fn, mode, others) == expected
 
 
+@pytest.mark.parametrize("mode", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
+@pytest.mark.parametrize("env_fn", [cartpole, ToyEnv, UnknownEnv])
+def test_saved_pool_moves_to_shards_and_back(env_fn: Any, mode: Autoreset) -> None:
+    expected = play("serial", env_fn, mode, {})
+    moves = {0: "shards", 9: "shards", 10: "process", 11: "shards", 20: "shards"}
+    assert play("process", env_fn, mode, moves) == expected
+    if env_fn is not UnknownEnv:
+        others = {2: "raising shards", 9: "raising shards", 10: "serial", 19: "raising shards", 20: "shards"}
+        assert play("shards", env_fn, mode, others) == expected
+
+
 @pytest.mark.parametrize("env_fn", [ToyEnv, UnknownEnv])
 def test_worker_of_a_resumed_pool_may_be_killed(env_fn: Any) -> None:
     expected = play("process", env_fn, Autoreset.NEXT_STEP, {})
@@ -125,12 +147,13 @@ def test_worker_of_a_resumed_pool_may_be_killed(env_fn: Any) -> None:
     assert rows == expected
 
 
+@pytest.mark.parametrize("names", [("process", "process"), ("process", "shards"), ("shards", "process")])
 @pytest.mark.parametrize("env_fn", [ToyEnv, UnknownEnv])
-def test_steps_without_an_answer_are_made_by_the_resumed_pool(env_fn: Any) -> None:
+def test_steps_without_an_answer_are_made_by_the_resumed_pool(env_fn: Any, names: tuple[str, str]) -> None:
     """Two envs have answered, one answer was received, and two envs have not begun."""
     rows = []
     for is_saved in (False, True):
-        pool = make_pool("process", env_fn, Autoreset.NEXT_STEP)
+        pool = make_pool(names[0], env_fn, Autoreset.NEXT_STEP)
         pool.reset(seeds=SEEDS)
         pool.recv()
         for actions in ACTIONS[:5]:
@@ -139,7 +162,7 @@ def test_steps_without_an_answer_are_made_by_the_resumed_pool(env_fn: Any) -> No
         pool.send(ACTIONS[5], ordered=False)
         found = row_of(pool, env_ids=[2])
         if is_saved:
-            pool = continued(pool, "process", env_fn, num_workers=1)
+            pool = continued(pool, names[1], env_fn, num_workers=1)
         assert pool.outstanding() == 3 and pool.owes(2) == 0
         mine = [found, row_of(pool, env_ids=[0, 1, 3])]
         for actions in ACTIONS[6:20]:
@@ -148,6 +171,25 @@ def test_steps_without_an_answer_are_made_by_the_resumed_pool(env_fn: Any) -> No
         pool.close()
         rows.append(mine)
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("env_fn", [ToyEnv, UnknownEnv])
+def test_shard_of_a_resumed_pool_may_be_killed(env_fn: Any) -> None:
+    expected = play("process", env_fn, Autoreset.NEXT_STEP, {})
+    pool = make_pool("process", env_fn, Autoreset.NEXT_STEP)
+    pool.reset(seeds=SEEDS)
+    rows = [row_of(pool)]
+    for number, actions in enumerate(ACTIONS):
+        if number == 14:
+            pool = continued(pool, "shards", env_fn, num_workers=1)
+        if number in (14, 17, 22):
+            end(pool.shards()[0].pid)
+        pool.send(actions)
+        batch = pool.recv()
+        rows.append([np.asarray(batch.obs).tolist(), *(c[:].tolist() for c in batch.rows.columns_of(COLUMNS))])
+        rows[-1][5] = expected[len(rows) - 1][5]  # the flag of infos, which contain the mark of a recovery
+    pool.close()
+    assert rows == expected
 
 
 def test_lasting_calls_are_made_again_in_a_resumed_pool() -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -18,7 +19,7 @@ import pytest
 from tests.faults.traces import play, undisturbed
 from tests.integrations.ray.cluster import ROOT, SimulatedCluster, reserve, run_program
 from tests.integrations.ray.pools import ray_pool
-from vecenv import BatchedVectorEnv, RayOptions, VectorEnv, alf
+from vecenv import BatchedVectorEnv, ConfigError, RayOptions, VectorEnv, alf
 from vecenv.core.layout.flags import Autoreset
 from vecenv.ding import create_env_manager
 from vecenv.envs.toys import FrameEnv, HugeInfo, ToyEnv
@@ -60,6 +61,37 @@ def test_vector_env_gives_the_results_of_the_serial_backend(cluster: Any, backen
     finally:
         ours.close()
         theirs.close()
+
+
+@pytest.mark.parametrize("num_spare_envs", [0, 4])
+def test_saved_envs_move_from_ray_to_this_machine_and_back(cluster: Any, num_spare_envs: int, tmp_path: Path) -> None:
+    def play(backends: list[Any]) -> list[Any]:
+        envs = VectorEnv([cartpole] * 4, backend=backends[0], num_spare_envs=num_spare_envs)
+        rows, actions = [envs.reset(seed=3)[0].tolist()], np.random.default_rng(0).integers(0, 2, (60, 4))
+        for number, action in enumerate(actions):
+            if number and number % 15 == 0:
+                envs.save(tmp_path / "state")
+                envs.close()
+                backend = backends[number // 15]
+                envs = VectorEnv(
+                    [cartpole] * 4, backend=backend, num_spare_envs=num_spare_envs, resume=tmp_path / "state"
+                )
+            if number == 32 and backend is TWO:
+                os.kill(envs.shards()[0].pid, signal.SIGKILL)
+            rows.append([array.tolist() for array in envs.step(action)[:4]])
+        envs.close()
+        return rows
+
+    assert play([TWO, "serial", TWO, TWO]) == play(["serial", "process", "serial", "serial"])
+
+
+def test_saved_envs_with_other_spaces_are_refused_over_ray(cluster: Any, tmp_path: Path) -> None:
+    envs = VectorEnv([cartpole] * 4, backend="serial")
+    envs.reset(seed=3)
+    envs.save(tmp_path / "state")
+    envs.close()
+    with pytest.raises(ConfigError, match="it was saved with the observation_space"):
+        VectorEnv([ToyEnv] * 4, backend=TWO, resume=tmp_path / "state")
 
 
 @pytest.mark.parametrize("env", [HugeInfo, FrameEnv])

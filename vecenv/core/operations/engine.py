@@ -183,7 +183,7 @@ class Engine(WorkerDirectory):
         options: of the pool.
         snapshotter: captures the states of envs; None: they are not captured.
         resume: the state of another pool, whose episodes are continued, or a function that returns it, given the spaces
-            of one env and the implementation; None: all envs are new.
+            of one env, None if they are not known yet, and the implementation; None: all envs are new.
 
     Attributes:
         env_fns: one constructor per env.
@@ -224,12 +224,23 @@ class Engine(WorkerDirectory):
 
     # ---- start and end -----------------------------------------------------------------------
 
-    def _read_resume(self, spaces: EnvSpaces, implementation: str) -> Resume | None:
-        """Return the state of the pool to continue; called once, when the spaces of the envs are known."""
-        if callable(self._resume):
-            self._resume = self._resume(spaces, implementation)
-        resume: Resume | None = self._resume
+    def _read_resume(self, spaces: EnvSpaces | None, implementation: str) -> Resume | None:
+        """Return the state of the pool to continue, when the spaces of the envs are known.
+
+        An engine that needs the state earlier calls this before with `spaces=None`, and then with the spaces, which are
+        compared.
+        """
+        resume: Resume | None = self._resume(spaces, implementation) if callable(self._resume) else self._resume
+        if spaces is not None:
+            self._resume = resume
         return resume
+
+    def _take_over(self, requests: Requests) -> None:
+        """Have the requests continue those of another pool, if there is one; called in `connect`."""
+        if self._resume is not None:
+            requests.resume(self._resume)
+            if self.recovery is not None and self._resume.seeds is not None:  # else the pool above writes the line
+                self.recovery.begin_loading(self._resume.restore_jobs)
 
     def take_resume(self) -> Resume | None:
         """Return that state, and drop it; called once, after `connect`."""
@@ -381,4 +392,4 @@ class Engine(WorkerDirectory):
 
 
 #: The state of another pool, or a function that returns it: see `Engine`.
-ResumeLike = Resume | Callable[[EnvSpaces, str], Resume]
+ResumeLike = Resume | Callable[[EnvSpaces | None, str], Resume]

@@ -64,8 +64,6 @@ def make_pool(
     if _is_debugged():
         backend = "serial"
         options = dataclasses.replace(options, num_workers=None, limits=Limits(construct=None, close=None))
-    if resume is not None and isinstance(backend, RayOptions):
-        raise ConfigError("resume: a saved state cannot be continued with backend='ray'", key="resume")
     mode = options.autoreset
     if spares is not None:
         fns = check_env_fns(env_fns)
@@ -89,7 +87,7 @@ def make_pool(
     if isinstance(backend, RayOptions):
         from ...integrations.ray.carrier import make_ray_engine  # the only use of Ray below front ends
 
-        engine = make_ray_engine(env_fns, options, backend, adapt=adapt, snapshotter=snapshotter)
+        engine = make_ray_engine(env_fns, options, backend, adapt=adapt, snapshotter=snapshotter, resume=resume)
     elif backend == "serial":
         engine = SerialEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter, resume=resume)
     else:

@@ -627,11 +627,9 @@ class Pool:
         Steps and resets that have not been received are not waited for; the other pool makes them again.
 
         Raises:
-            StateError: calls are under way, or the envs live in shards. Or the state of an env is not known, and its
-                commands are not kept: the envs live in this process, or failures are raised.
+            StateError: calls are under way, or the state of an env is not known, and its commands are not kept: the
+                envs live in this process, or failures are raised.
         """
-        if self._engine.shards():
-            raise StateError("save: the state of envs in shards cannot be saved; use backend='process'")
         resume: Resume = self._call("save", self._save)
         return resume
 

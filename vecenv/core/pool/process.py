@@ -344,10 +344,7 @@ class ProcessEngine(Engine):
             recovery=self.recovery,
             recycler=recycler,
         )
-        if self._resume is not None:
-            requests.resume(self._resume)
-            if self.recovery is not None and self._resume.seeds is not None:  # else the pool above writes the line
-                self.recovery.begin_loading(self._resume.restore_jobs)
+        self._take_over(requests)
 
     # ---- end -------------------------------------------------------------------------------
 

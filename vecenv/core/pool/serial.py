@@ -247,8 +247,7 @@ class SerialEngine(Engine):
 
     def connect(self, requests: Requests, waiter: Waiter) -> None:
         self._watchdog = waiter.watchdog
-        if self._resume is not None:
-            requests.resume(self._resume)
+        self._take_over(requests)
 
     def close(self, timeout: float | None) -> Exception | None:
         try:

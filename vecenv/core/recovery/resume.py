@@ -66,6 +66,11 @@ class Resume:
     seeds: ResetSeeds | None = None
     spares: Any = None
 
+    def part(self, env_ids: Sequence[int]) -> Resume:
+        """Return the state of some envs, for a pool whose requests are numbered elsewhere, without `queued`."""
+        jobs = {env_id: self.restore_jobs[env_id] for env_id in env_ids if env_id in self.restore_jobs}
+        return Resume(jobs, self.records[list(env_ids)], Commands.listed([]), self.next_step_id)
+
     def write_records(self, plan: ArenaPlan, memory: Any) -> None:
         """Write the records into a new arena, before workers attach to it."""
         records = self.records.copy()

@@ -195,7 +195,7 @@ class ShardBoot:
         info_keys: the info keys that have cells so far.
         sources: files and folders of modules that the search path does not lead to, as `find_sources` returns them.
         files: the files of the modules of the shard's first process; None: this is the first one.
-        resume: the state of its predecessor; None: the envs are new.
+        resume: the state of the envs in its predecessor, or in another pool; None: the envs are new.
         is_one_by_one: whether the unanswered commands of its predecessor run one after the other: the next one is sent
             to its env once the driver has all earlier answers. So the driver knows which command ends a shard.
     """

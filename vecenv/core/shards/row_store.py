@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..layout.arena import RECORD, ArenaPlan
+from ..layout.arena import ArenaPlan
 from ..layout.columns import names_with
 from ..layout.flags import RowFlag
 from ..layout.rows import BlockRows, RowRange
 from ..layout.spec import Array
+from ..system.clock import now_ns
 from .frames import Frame
 
 __all__ = ["RowStore"]
@@ -31,7 +32,8 @@ class RowStore:
         plan, memory: the arena.
 
     Attributes:
-        records: the newest record of each env, (num_envs, 2), as `Resume` has them; zeros for envs without any.
+        records: those of the arena, (num_envs, 2): the newest record of each env, and the one before it, which is the
+            newest one until the row is delivered; zeros for envs without any.
     """
 
     def __init__(self, plan: ArenaPlan, memory: Any) -> None:
@@ -39,7 +41,7 @@ class RowStore:
         self._blocks = [BlockRows(plan, memory, number) for number in range(1, plan.depth + 1)]
         self._next_block = 0
         self._obs_ids = np.zeros(plan.num_envs, np.uint64)  # step_ids of the newest observations
-        self.records = np.zeros((plan.num_envs, 2), RECORD)
+        self.records = plan.records(memory)
 
     def take(self, frame: Frame, is_taken: Array, env_ids: Array) -> None:
         """Copy rows of a frame into the rows of their envs.
@@ -100,9 +102,12 @@ class RowStore:
         return seed if seed >= 0 and 0 < step_id < (before or 1 << 63) else None
 
     def put_records(self, records: Array, env_ids: Array) -> None:
-        """Keep the newest records of some envs."""
+        """Keep the newest records of some envs, whose `began_ns` is the age of the episode."""
         found = records["step_id"] != 0
-        self.records[env_ids[found], 0] = records[found]
+        env_ids, records = env_ids[found], records[found]  # a copy
+        records["began_ns"] = now_ns() - records["began_ns"]
+        self.records[env_ids, 1] = self.records[env_ids, 0]
+        self.records[env_ids, 0] = records
 
     def forget(self, env_ids: slice) -> None:
         """Forget the observations and records of envs that are new."""

@@ -102,7 +102,8 @@ class Shard:
             self._log.install(boot.log_levels)
         self._first_env_id = boot.first_env_id
         if boot.resume is not None:
-            self._is_resuming, queued = True, boot.resume.queued
+            queued = boot.resume.queued
+            self._is_resuming = len(queued) > 0
             if boot.is_one_by_one:
                 self._one_by_one.extend(queued.select([row]) for row in range(len(queued)))
             else:

@@ -31,6 +31,7 @@ from ..layout.rows import AnyRows
 from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..recovery.journal import Journal
+from ..recovery.resume import read_records
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .carrier import Carrier, CarrierEvent, Lost, Replied, Unavailable
@@ -81,7 +82,7 @@ class ShardHub(Hub):
         has_cells: bool,
         is_timed: bool,
     ) -> None:
-        self._plan = plan
+        self._plan, self._memory = plan, memory
         self._is_timed = is_timed
         self._carrier = carrier
         self._layout = layout = FrameLayout(plan, has_records=journal is not None)
@@ -431,6 +432,10 @@ class ShardHub(Hub):
         for link in self.links:
             link.add(AddInfoKey(name))
         return len(self.info_keys) - 1
+
+    def read_records(self, env_ids: Sequence[int]) -> Array:
+        """Return the newest records of envs, (n, 2), for another process."""
+        return read_records(self._plan, self._memory, env_ids)
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         return self.store.newest_seed(env_id, before)

@@ -84,6 +84,8 @@ class ShardStarts:
         self._pickled: dict[str, bytes] = {}  # parts of the plan for all shards, with which successors start, too
         self._env_fns_of: list[bytes] = []
         self._failures = StartFailures()
+        # By shard, until all have opened: their parts of the state of another pool.
+        self._parts: list[Resume | None] = [None] * len(shards)
         self.known: dict[str, Any] = {}
 
     def set_limits(self, limits: Limits) -> None:
@@ -92,11 +94,12 @@ class ShardStarts:
 
     # ---- start -----------------------------------------------------------------------------
 
-    def start_all(self, check_not_closing: Callable[[str], None]) -> ShardReport:
+    def start_all(self, check_not_closing: Callable[[str], None], resume: Resume | None = None) -> ShardReport:
         """Start all shards at once, and wait until they have built their envs; return the report of shard 0.
 
         Args:
             check_not_closing: see `Engine.open`.
+            resume: the state of all envs in another pool; None: the envs are new. The driver sends `queued` itself.
 
         Raises:
             Exception: see `Engine.open`.
@@ -116,9 +119,12 @@ class ShardStarts:
             "snapshotter": dump_with_main(self._snapshotter),
             "registrations": pickle_registrations(),
         }
-        for shard in range(len(self.shards)):
-            self.start(shard)
+        if resume is not None:
+            self._parts = [resume.part(status.env_ids) for status in self.shards]
+        for shard, part in enumerate(self._parts):
+            self.start(shard, resume=part)
         reports = self._await_reports(check_not_closing)
+        self._parts = [None] * len(self.shards)
         first = self._report = reports[0]
         for shard, report in enumerate(reports):
             self._compare(shard, report)
@@ -130,17 +136,25 @@ class ShardStarts:
         """Return the constructors and settings of a shard as its first process got them, by field of `ShardBoot`."""
         return {"env_fns": self._env_fns_of[shard], **self._pickled}
 
-    def start(self, shard: int, info_keys: Sequence[str] = (), resume: Resume | None = None) -> None:
+    def start(
+        self,
+        shard: int,
+        info_keys: Sequence[str] = (),
+        resume: Resume | None = None,
+        *,
+        state: ShardState = ShardState.OPENING,
+    ) -> None:
         """Start a process for a shard that has none.
 
         Args:
             shard: number of the shard.
             info_keys: the info keys that have cells so far.
-            resume: the state of its predecessor; None: the envs are new.
+            resume: the state of the envs in its predecessor, or in another pool; None: the envs are new.
+            state: BUILDING for the successor of a process that has served.
         """
         status = self.shards[shard]
         self.carrier.start(shard, self._boot(shard, info_keys, resume))
-        status.state = ShardState.OPENING if resume is None else ShardState.BUILDING
+        status.state = state
         place_seconds = self._place_seconds(shard)
         status.is_placed = False
         status.due_ns = NEVER_NS if place_seconds is None else now_ns() + int(place_seconds * _NS)
@@ -163,7 +177,7 @@ class ShardStarts:
         self._failures.judge(error, self._options.limits.construct)
         _LOG.warning("%s; another one is started", str(error))
         self.carrier.kill(shard)
-        self.start(shard, info_keys)
+        self.start(shard, info_keys, self._parts[shard])
 
     def _boot(self, shard: int, info_keys: Sequence[str], resume: Resume | None) -> bytes:
         """Return the pickled `ShardBoot` of a shard."""

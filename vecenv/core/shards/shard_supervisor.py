@@ -186,10 +186,10 @@ class ShardSupervisor:
             queued = self._unanswered(shard)
             first = queued.first_by_env()
             jobs = {env_id: self._requests.new_job(env_id, first.get(env_id)) for env_id in status.env_ids}
-            resume = make_resume(recovery, self._hub.store.records[status.env_ids], queued, jobs)
+            resume = make_resume(recovery, self._hub.read_records(status.env_ids), queued, jobs)
             self._begin_again(shard)
             recovery.begin_restoring(status.why, status.lost_ns, resume.restore_jobs)
-            self._starts.start(shard, self._hub.info_keys, resume)
+            self._starts.start(shard, self._hub.info_keys, resume, state=ShardState.BUILDING)
             status.run_in_turn = {(one.env_id, one.step_id) for one in queued if status.is_one_by_one}
             status.num_replaced += 1
 

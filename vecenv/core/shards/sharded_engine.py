@@ -20,7 +20,7 @@ from ...statistics import EnvTimes, ShardInfo, WorkerTimes
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.spec import Spec
-from ..operations.engine import Engine, EnvSpaces, OpenedEnvs
+from ..operations.engine import Engine, EnvSpaces, OpenedEnvs, ResumeLike
 from ..operations.requests import Requests
 from ..operations.waiter import Waiter
 from ..options import Limits, PoolOptions
@@ -59,7 +59,7 @@ class ShardedEngine(Engine):
         options: of the pool, and of the pools of the shards; `num_workers` is the number of workers of each shard.
         carrier: starts shards; it serves this engine alone.
         num_shards: how many; at most one per env.
-        adapt, snapshotter: as for `ProcessEngine`.
+        adapt, snapshotter, resume: as for `ProcessEngine`.
         shard_timeout: seconds without any reply, also no heartbeat, after which a shard counts as lost.
         replace_timeout: seconds within which the successor of a lost shard must be placed.
     """
@@ -73,10 +73,11 @@ class ShardedEngine(Engine):
         num_shards: int,
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
+        resume: ResumeLike | None = None,
         shard_timeout: float = 30.0,
         replace_timeout: float = 300.0,
     ) -> None:
-        super().__init__(env_fns, options, snapshotter)
+        super().__init__(env_fns, options, snapshotter, resume)
         self.end_if_unclosed = carrier.end_if_unclosed
         self._carrier = carrier
         self._adapt = adapt or _identity
@@ -107,10 +108,11 @@ class ShardedEngine(Engine):
     def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
         """Start all shards at once, and wait until they have built their envs."""
         try:
-            first = self._starts.start_all(check_not_closing)
+            first = self._starts.start_all(check_not_closing, self._read_resume(None, ""))
         finally:
             self._log_records.emit()
         spaces = EnvSpaces.of(first, self.options)
+        resume = self._read_resume(spaces, first.implementation)
         options = dataclasses.replace(self.options, leases=0, timings=False)
         plan = spaces.plan_arena(self.num_envs, len(self._shards), max(map(len, self._shares)), options)
         memory, counters = private_segment(plan.nbytes), private_segment(plan.counters.nbytes)
@@ -118,6 +120,10 @@ class ShardedEngine(Engine):
         plan.write_header(memory)
         plan.counters.write_header(counters, is_native=first.implementation == "native", opened_ns=now_ns())
         recovery = self.recovery = self._make_recovery() if self.options.failures.recovers else None
+        if resume is not None:
+            resume.write_records(plan, memory)
+            if recovery is not None:
+                recovery.journal.restore(resume.restore_jobs, resume.next_step_id)
         hub = ShardHub(
             plan,
             memory,
@@ -174,6 +180,7 @@ class ShardedEngine(Engine):
             times=self._times,
             check_not_closing=self._check_not_closing,
         )
+        self._take_over(requests)
         for shard, status in enumerate(self._shards):
             status.state = ShardState.SERVING
             hub.serve(shard)

@@ -22,6 +22,7 @@ import numpy as np
 
 from ...core.host.replay import Snapshotter
 from ...core.layout import messages
+from ...core.operations.engine import ResumeLike
 from ...core.options import PoolOptions, check_env_fns
 from ...core.shards.carrier import CarrierEvent, Lost, Replied, ShardPlace, Unavailable
 from ...core.shards.frames import FrameKind, count_pieces, join, pack_bare
@@ -321,11 +322,12 @@ def make_ray_engine(
     *,
     adapt: Callable[[Any], Any] | None,
     snapshotter: Snapshotter,
+    resume: ResumeLike | None = None,
 ) -> ShardedEngine:
     """Make an engine whose shards are actors of Ray. Nothing is started, and no resources are reserved.
 
     Args:
-        env_fns, options, adapt, snapshotter: as for `ShardedEngine`, but `num_workers` is None.
+        env_fns, options, adapt, snapshotter, resume: as for `ShardedEngine`, but `num_workers` is None.
 
     Raises:
         DependencyError: Ray is not installed.
@@ -346,6 +348,7 @@ def make_ray_engine(
         num_shards=placement.num_shards,
         adapt=adapt,
         snapshotter=snapshotter,
+        resume=resume,
         shard_timeout=ray.shard_timeout,
         replace_timeout=ray.replace_timeout,
     )
