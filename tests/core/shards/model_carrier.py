@@ -59,7 +59,7 @@ class ModelCarrier:
         request = bytes(join(split(request, count_pieces(len(request)))))
         self._requests.append((shard, seq, request, most_nbytes, shared))
 
-    def wait(self, deadline_ns: int) -> list[CarrierEvent]:
+    def wait(self, deadline_ns: int, count: int = 1) -> list[CarrierEvent]:
         while not self._events and (self._may_start() or self._requests or self._late):
             if self._may_start():
                 shard, boot = self._starting.popleft()

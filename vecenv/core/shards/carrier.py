@@ -105,13 +105,15 @@ class Carrier(Protocol):
             shared: handles of values, which `execute` gets beside the request.
         """
 
-    def wait(self, deadline_ns: int) -> list[CarrierEvent]:
+    def wait(self, deadline_ns: int, count: int = 1) -> list[CarrierEvent]:
         """Return the events that have happened, in their order; wait for the first one if there is none.
 
         The list is empty at the deadline, and after `interrupt`.
 
         Args:
             deadline_ns: on the monotonic clock (`system.clock.now_ns`); one that has passed does not wait.
+            count: the caller needs this number of events. A carrier whose waits are expensive may wait for them
+                together, for 50 ms at most.
         """
 
     def kill(self, shard: int) -> None:

@@ -11,9 +11,10 @@ attachment pickled messages; empty for plain steps
 
 from __future__ import annotations
 
-import math
+import functools
+import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,6 +38,9 @@ Buffer = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct("<7q")
 _ALIGN = 8
+_CELL_FLAGS = int(RowFlag.INFO | RowFlag.FINAL_INFO)
+#: Number of forms of frames that are kept: asynchronous replies have any number of rows.
+_MOST_FORMS = 256
 
 
 def count_pieces(nbytes: int) -> int:
@@ -102,16 +106,23 @@ class Frame:
 
 
 class _Part(NamedTuple):
-    """One array of a frame: which list it belongs to, its name or index there, dtype and shape."""
+    """One array of a frame: which list it belongs to, its name or index there, and its name in `_Form.dtype`."""
 
     group: str
     key: Any
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    name: str
 
-    @property
-    def nbytes(self) -> int:
-        return self.dtype.itemsize * math.prod(self.shape)
+
+class _Form(NamedTuple):
+    """The arrays of frames with the same number of rows and the same parts.
+
+    Attributes:
+        parts: in their order.
+        dtype: of all bytes before the attachment; each part is a field, and the header has none.
+    """
+
+    parts: list[_Part]
+    dtype: np.dtype[Any]
 
 
 class FrameLayout:
@@ -131,27 +142,41 @@ class FrameLayout:
             self._columns["record"] = RECORD
         self._cells = [(cells.flag, fields_of(cells.group)) for cells in CELLS]
         self._has_final = plan.has_final
+        self._form = functools.lru_cache(_MOST_FORMS)(self._make_form)
 
-    def _parts(self, count: int, flags: int, num_final: int) -> Iterator[_Part]:
-        """Yield the arrays of a frame, in their order."""
+    def _make_form(self, count: int, flags: int, num_final: int) -> _Form:
+        """Return the form of frames; of the flags, those of infos matter."""
+        parts, formats = [], []
+
+        def add(group: str, key: Any, count: int, dtype: np.dtype[Any]) -> None:
+            parts.append(_Part(group, key, f"{group} {key}"))
+            formats.append(np.dtype((dtype.base, (count, *dtype.shape))))
+
         for name, dtype in self._columns.items():
-            yield _Part("columns", name, dtype.base, (count, *dtype.shape))
+            add("columns", name, count, dtype)
         for leaf in self._leaves:
-            yield _Part("obs", leaf.index, leaf.dtype, (count, *leaf.shape))
+            add("obs", leaf.index, count, np.dtype((leaf.dtype, leaf.shape)))
         for flag, columns in self._cells:
             if flags & flag:
                 for name, dtype in columns.items():
-                    yield _Part("columns", name, dtype.base, (count, *dtype.shape))
+                    add("columns", name, count, dtype)
         if num_final:
-            yield _Part("final_rows", 0, np.dtype("<i8"), (num_final,))
+            add("final_rows", 0, num_final, np.dtype("<i8"))
             for leaf in self._leaves:
-                yield _Part("final", leaf.index, leaf.dtype, (num_final, *leaf.shape))
+                add("final", leaf.index, num_final, np.dtype((leaf.dtype, leaf.shape)))
+        *offsets, nbytes = itertools.accumulate((_aligned(one.itemsize) for one in formats), initial=_HEADER.size)
+        names = [part.name for part in parts]
+        fields: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": nbytes}
+        return _Form(parts, np.dtype(fields))
+
+    def _form_of(self, count: int, flags: int, num_final: int) -> _Form:
+        return self._form(count, flags & _CELL_FLAGS, num_final)
 
     def most_nbytes(self, count: int) -> int:
         """Return the size of a frame of `count` rows that have everything a row can have, without attachment."""
         flags = RowFlag.INFO | (RowFlag.FINAL_INFO if self._has_final else 0)
         num_final = count if self._has_final else 0
-        return _HEADER.size + sum(_aligned(part.nbytes) for part in self._parts(count, flags, num_final))
+        return self._form_of(count, flags, num_final).dtype.itemsize
 
     def pack(
         self,
@@ -175,25 +200,23 @@ class FrameLayout:
         row_flags = rows.column("flags")
         flags = union_of_flags(row_flags)
         final_rows = np.flatnonzero(row_flags & RowFlag.FINAL) if self._has_final and flags & RowFlag.FINAL else _NONE
-        parts = list(self._parts(rows.count, flags, len(final_rows)))
-        data = bytearray(_HEADER.size + sum(_aligned(part.nbytes) for part in parts) + len(attachment))
+        form = self._form_of(rows.count, flags, len(final_rows))
+        data = bytearray(form.dtype.itemsize + len(attachment))
         head = seq, FrameKind.EXECUTED, rows.count, flags, len(final_rows), num_steps, len(attachment)
         _HEADER.pack_into(data, 0, *head)
-        at = _HEADER.size
-        for part in parts:
-            group, key, _, _ = part
+        arrays = np.frombuffer(data, form.dtype, 1)
+        for group, key, name in form.parts:
             if group == "columns":
-                values = records if key == "record" else rows.column(key)
+                values: Any = records if key == "record" else rows.column(key)
             elif group == "obs":
                 values = rows.obs(key)
             else:
                 values = final_rows if group == "final_rows" else rows.final(key)[final_rows]
-            array = _array(data, at, part)
+            array = arrays[name][0]
             array[...] = values
             if key == "env_id":
                 array += self._first_env_id
-            at += _aligned(part.nbytes)
-        data[at:] = attachment
+        data[form.dtype.itemsize :] = attachment
         return data
 
     def unpack(self, data: Buffer) -> Frame:
@@ -201,16 +224,17 @@ class FrameLayout:
         view = memoryview(data).cast("B")
         seq, kind, count, flags, num_final, num_steps, attachment_nbytes = _HEADER.unpack_from(view)
         frame = Frame(seq, kind, count, flags, num_steps)
-        at = _HEADER.size
-        for part in self._parts(count, flags, num_final) if count else ():
-            values = _array(view, at, part)
-            if part.group == "columns":
-                frame.columns[part.key] = values
-            elif part.group == "final_rows":
-                frame.final_rows = values
-            else:
-                (frame.obs if part.group == "obs" else frame.final).append(values)
-            at += _aligned(part.nbytes)
+        if count:
+            form = self._form_of(count, flags, num_final)
+            arrays = np.frombuffer(view, form.dtype, 1)
+            for group, key, name in form.parts:
+                values = arrays[name][0]
+                if group == "columns":
+                    frame.columns[key] = values
+                elif group == "final_rows":
+                    frame.final_rows = values
+                else:
+                    (frame.obs if group == "obs" else frame.final).append(values)
         frame.attachment = view[len(view) - attachment_nbytes :]
         return frame
 
@@ -234,8 +258,3 @@ _NONE: Array = np.empty(0, np.int64)
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGN) * _ALIGN
-
-
-def _array(data: Buffer, at: int, part: _Part) -> Array:
-    values: Array = np.frombuffer(data, part.dtype, math.prod(part.shape), at)
-    return values.reshape(part.shape)

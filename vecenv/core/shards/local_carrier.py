@@ -133,7 +133,7 @@ class LocalCarrier:
         if shard in self._children:
             self._children[shard].control.send_frame(pickle.dumps((request, shared), protocol=5))
 
-    def wait(self, deadline_ns: int) -> list[CarrierEvent]:
+    def wait(self, deadline_ns: int, count: int = 1) -> list[CarrierEvent]:
         """Return the events that have happened, or wait for some."""
         while not self._events:
             left_ns = deadline_ns - now_ns()

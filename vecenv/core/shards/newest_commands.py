@@ -30,14 +30,15 @@ class NewestCommands:
     Attributes:
         commands: the newest command of each env, but calls, (num_envs,). Payloads count if the command is flagged so.
         num_owed: how many envs owe an answer.
-        num_missing_of: by shard, how many of these answers have not arrived.
+        num_missing: how many of these answers have not arrived.
+        num_missing_of: the same by shard.
     """
 
     def __init__(self, shard_of: Array, num_shards: int) -> None:
         num_envs = len(shard_of)
         self._shard_of = shard_of
         self.commands = Commands.of(Op.NONE, np.arange(num_envs))
-        self.num_owed = 0
+        self.num_owed = self.num_missing = 0
         self.num_missing_of = [0] * num_shards
         self._is_owed = np.zeros(num_envs, np.bool_)
         self._has_arrived = np.zeros(num_envs, np.bool_)
@@ -85,6 +86,7 @@ class NewestCommands:
                 self.commands.payloads[env_id] = payload
         self._is_owed[env_ids] = True
         self.num_owed += len(env_ids)
+        self.num_missing += len(env_ids)
         for shard, count in enumerate(np.bincount(self._shard_of[env_ids]).tolist()):
             self.num_missing_of[shard] += count
         if ordered:
@@ -99,6 +101,7 @@ class NewestCommands:
         has_arrived = bool(self._has_arrived[env_id])
         self._is_owed[env_id] = self._has_arrived[env_id] = False
         self.num_owed -= 1
+        self.num_missing -= not has_arrived
         self.num_missing_of[int(self._shard_of[env_id])] -= not has_arrived
         if self._in_order[env_id]:
             assert self._order is not None
@@ -116,10 +119,9 @@ class NewestCommands:
         """Whether an ordered request has not been delivered."""
         return self._order is not None
 
-    @property
-    def num_missing(self) -> int:
-        """How many answers are owed and have not arrived."""
-        return sum(self.num_missing_of)
+    def count_missing_shards(self) -> int:
+        """Return how many shards owe an answer that has not arrived."""
+        return len(self.num_missing_of) - self.num_missing_of.count(0)
 
     def owed(self, env_id: int) -> tuple[int, int]:
         """Return (op, step_id) of the answer that an env owes; op is NONE if it owes none."""
@@ -145,6 +147,7 @@ class NewestCommands:
     def arrive(self, shard: int, env_ids: Array) -> None:
         """Note that the rows of these envs of a shard have arrived."""
         self._has_arrived[env_ids] = True
+        self.num_missing -= len(env_ids)
         self.num_missing_of[shard] -= len(env_ids)
         in_order = self._in_order[env_ids]
         self._num_missing -= int(in_order.sum())
@@ -154,7 +157,7 @@ class NewestCommands:
     def gather(self, count: int) -> bool:
         """Make arrived rows ready for delivery; return whether at least `count` rows are ready."""
         while len(self._ready) < count:
-            num_arrived = sum(map(len, self._arrived))
+            num_arrived = self.num_owed - self.num_missing - len(self._ready)
             if self._order is not None:
                 if self._num_missing:
                     return False

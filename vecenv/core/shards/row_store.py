@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..layout.arena import ArenaPlan
+from ..layout.arena import RECORD, ArenaPlan
 from ..layout.columns import names_with
 from ..layout.flags import RowFlag
 from ..layout.rows import BlockRows, RowRange
@@ -20,6 +20,9 @@ from ..system.clock import now_ns
 from .frames import Frame
 
 __all__ = ["RowStore"]
+
+#: A record as bytes, which are copied ten times as fast as its fields.
+_BYTES = np.dtype((np.void, RECORD.itemsize))
 
 #: Flags of rows without an observation of their own.
 _NO_OBS = RowFlag.ERROR | RowFlag.REPEATS
@@ -42,6 +45,7 @@ class RowStore:
         self._next_block = 0
         self._obs_ids = np.zeros(plan.num_envs, np.uint64)  # step_ids of the newest observations
         self.records = plan.records(memory)
+        self._record_bytes = self.records.view(_BYTES)
 
     def take(self, frame: Frame, is_taken: Array, env_ids: Array) -> None:
         """Copy rows of a frame into the rows of their envs.
@@ -52,9 +56,11 @@ class RowStore:
             env_ids: of these rows.
         """
         rows: Any = slice(None) if len(env_ids) == frame.count else np.flatnonzero(is_taken)
+        is_range = bool((env_ids[1:] - env_ids[:-1] == 1).all())
+        at: Any = slice(int(env_ids[0]), int(env_ids[-1]) + 1) if is_range else env_ids  # a slice is faster
         columns = self._newest.columns
         for name in names_with(frame.flags):
-            columns[name][env_ids] = frame.columns[name][rows]
+            columns[name][at] = frame.columns[name][rows]
         if len(frame.final_rows):
             every_id = np.zeros(frame.count, np.int64)
             every_id[rows] = env_ids
@@ -67,10 +73,10 @@ class RowStore:
                 ours[repeated] = last[repeated]
         if frame.flags & _NO_OBS:
             has_obs = (columns["flags"][env_ids] & _NO_OBS) == 0
-            rows, env_ids = np.arange(frame.count)[rows][has_obs], env_ids[has_obs]
+            rows, at = np.arange(frame.count)[rows][has_obs], env_ids[has_obs]
         for ours, theirs in zip(self._newest.leaves, frame.obs):
-            ours[env_ids] = theirs[rows]
-        self._obs_ids[env_ids] = frame.columns["step_id"][rows]
+            ours[at] = theirs[rows]
+        self._obs_ids[at] = frame.columns["step_id"][rows]
 
     def deliver(self, env_ids: Array) -> tuple[RowRange, int]:
         """Copy the rows of these envs into the next block; return them and the union of their flags."""
@@ -106,8 +112,9 @@ class RowStore:
         found = records["step_id"] != 0
         env_ids, records = env_ids[found], records[found]  # a copy
         records["began_ns"] = now_ns() - records["began_ns"]
-        self.records[env_ids, 1] = self.records[env_ids, 0]
-        self.records[env_ids, 0] = records
+        ours = self._record_bytes
+        ours[env_ids, 1] = ours[env_ids, 0]
+        ours[env_ids, 0] = records.view(_BYTES)
 
     def forget(self, env_ids: slice) -> None:
         """Forget the observations and records of envs that are new."""

@@ -32,7 +32,7 @@ from ..layout.spec import Array
 from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..recovery.journal import Journal
 from ..recovery.resume import read_records
-from ..system.clock import now_ns
+from ..system.clock import NEVER_NS, now_ns
 from ..system.signals import signals_deferred
 from .carrier import Carrier, CarrierEvent, Lost, Replied, Unavailable
 from .frames import Frame, FrameLayout, unpack_bare
@@ -47,6 +47,10 @@ if TYPE_CHECKING:  # it has the hub
     from .shard_supervisor import ShardSupervisor
 
 __all__ = ["ShardHub"]
+
+#: Longest time without a reply that one wait may add; if it took longer, this process was stopped. Half of it is the
+#: longest time between two looks at all shards.
+_MOST_SILENT_NS = 2_000_000_000
 
 
 class ShardHub(Hub):
@@ -110,6 +114,9 @@ class ShardHub(Hub):
         self._num_steps = [0] * len(shares)
         self._steps_before = [0] * len(shares)  # steps of lost predecessors
         self._first_wait_ns = self._waited_ns = 0
+        self._unasked: set[int] = set()  # shards that may need a request; the others have one, or nothing to do
+        self._due_ns = 0  # when to look at all shards, on the monotonic clock
+        self._silent_ns = 0  # time of waits since then
 
     def continue_from(self, step_id: int, /) -> None:
         if step_id < self._next_step_id:
@@ -216,6 +223,7 @@ class ShardHub(Hub):
                 op = ForgetTask(self._forgotten.popleft())
                 for link in self.links:
                     link.add(op)
+                self._unasked.update(range(self.num_slots))
             self._tasks[call.shard].append(call)
             self._send_tasks(call.shard)
 
@@ -319,37 +327,49 @@ class ShardHub(Hub):
         if self._errors:
             raise self._errors.pop(0)[1]
         now = now_ns()
-        due_ns = min(self.supervisor.repair(now), *(link.advance(now) for link in self.links))
+        if now >= self._due_ns:
+            self._look_at_all(now)
         self._ask_idle_shards(wanted)
-        events = self._carrier.wait(min(deadline_ns, due_ns))
-        waited_ns = now_ns() - now
+        # While half of the replies are read, the others arrive.
+        count = self._newest.count_missing_shards() // 2 if self._newest.is_ordered and wanted > 0 else 1
+        events = self._carrier.wait(min(deadline_ns, self._due_ns), max(count, 1))
+        self._silent_ns += min(now_ns() - now, _MOST_SILENT_NS)
         with signals_deferred():
             for event in events:
                 self._take(event)
-        heard = {event.shard for event in events if isinstance(event, Replied)}
-        for shard, link in enumerate(self.links):
-            if shard not in heard:
-                link.note_silence(waited_ns)
         if self.supervisor.take_failure():
             return Event("descriptor", -1)
         late_ns = now_ns() - deadline_ns
         if not events and late_ns >= 0:
             return Event("timeout", -1, late_ns)
-        if not events and now_ns() < due_ns:  # `interrupt` was called
+        if not events and now_ns() < self._due_ns:  # `interrupt` was called
             return Event("message", -1)
         return None
+
+    def _look_at_all(self, now: int) -> None:
+        """Do what is due by time: repeat requests, and replace or start shards.
+
+        Events that change the state of a shard make the next look due at once. All other events concern one shard.
+        """
+        self._due_ns = NEVER_NS
+        silent_ns, self._silent_ns = self._silent_ns, 0
+        due_ns = min(link.advance(now, silent_ns) for link in self.links)
+        due_ns = min(due_ns, self.supervisor.repair(now))
+        self._due_ns = min(self._due_ns, max(due_ns, now + POLL_NS), now + _MOST_SILENT_NS // 2)
 
     def _ask_idle_shards(self, wanted: int) -> None:
         """Send a request to each shard that has none and whose answers are awaited, or that has operations queued."""
         newest = self._newest
         num_missing = newest.num_missing
-        for shard, link in enumerate(self.links):
-            owed = newest.num_missing_of[shard]
+        for shard in sorted(self._unasked):
+            link, owed = self.links[shard], newest.num_missing_of[shard]
             awaited = bool(self._tasks[shard]) or (owed if wanted > 0 else bool(self._calls[shard]))
             waits = link.num_in_flight == 0 and awaited
             if waits or link.has_ops:
                 share = math.ceil(wanted * owed / num_missing) if wanted > 0 else 0
                 self._ask(shard, all_rows=newest.is_ordered and wanted > 0, least=share)
+            if link.num_in_flight or not (owed or link.has_ops or self._calls[shard] or self._tasks[shard]):
+                self._unasked.discard(shard)
 
     def wait(self, deadline_ns: int, /) -> Event:
         """Sleep until a message arrives, or another event occurs."""
@@ -363,6 +383,9 @@ class ShardHub(Hub):
 
     def _take(self, event: CarrierEvent) -> None:
         link = self.links[event.shard]
+        self._unasked.add(event.shard)
+        if not link.is_open or not isinstance(event, Replied):
+            self._due_ns = 0
         if isinstance(event, Lost):
             self.supervisor.handle(event)
         elif isinstance(event, Unavailable):
@@ -431,6 +454,7 @@ class ShardHub(Hub):
         self.info_keys.append(name)
         for link in self.links:
             link.add(AddInfoKey(name))
+        self._unasked.update(range(self.num_slots))
         return len(self.info_keys) - 1
 
     def read_records(self, env_ids: Sequence[int]) -> Array:
@@ -481,6 +505,7 @@ class ShardHub(Hub):
         for call in self._tasks[shard]:
             call.forget_sent()
         self.links[shard].begin()
+        self._due_ns = 0
         if is_new:
             self._calls[shard].clear()
             self.store.forget(self._slices[shard])
@@ -488,6 +513,8 @@ class ShardHub(Hub):
     def serve(self, shard: int) -> None:
         """Begin to send requests to a shard that has opened its envs."""
         self.links[shard].open()
+        self._unasked.add(shard)
+        self._due_ns = 0
         if self._tasks[shard]:
             self._send_tasks(shard)
         elif self.links[shard].has_ops or self.owes(shard):

@@ -26,8 +26,6 @@ POLL_NS = 50_000_000
 _MOST_IN_FLIGHT = 2
 #: Pause before a request is sent again; it is doubled up to the second one.
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 100_000_000, 2_000_000_000
-#: Longest time without a reply that one wait may add; if it took longer, this process was stopped.
-_MOST_SILENT_NS = 2_000_000_000
 
 
 class ShardLink:
@@ -41,7 +39,8 @@ class ShardLink:
         num_calls, bytes_up, bytes_down: number of requests that were sent, repeated ones included, their bytes, and
             those of replies.
         is_open: whether the shard executes requests; until then operations are queued.
-        silent_ns: for how long waits have waited for a reply of this shard since the last one.
+        silent_ns: for how long waits have waited for a reply of this shard, as of the last `advance`. The time until
+            the first `advance` after a reply, or after the first request, is left out.
     """
 
     def __init__(self, shard: int, carrier: Carrier) -> None:
@@ -55,6 +54,7 @@ class ShardLink:
         """Forget all requests and operations: another process takes the place of the shard."""
         self.is_open = False
         self.silent_ns = 0
+        self._begins_to_wait = False  # since the last `advance`
         self._ops: list[Op] = []
         self._shared: list[Any] = []  # handles of the values that these operations refer to
         self._last = 0  # number of the last request
@@ -96,6 +96,7 @@ class ShardLink:
         """
         if not self.is_open or len(self._in_flight) >= _MOST_IN_FLIGHT:
             return False
+        self._begins_to_wait |= not self._in_flight
         self._last += 1
         request = pickle.dumps(Request(self._last, self._received, self._ops, least, PATIENCE_SECONDS), protocol=5)
         self._in_flight[self._last] = request, most_nbytes, self._shared
@@ -113,7 +114,7 @@ class ShardLink:
 
     def receive(self, frame: Frame) -> list[Frame]:
         """Take a frame; return the replies that are new, ordered by the numbers of their requests."""
-        self.silent_ns = 0
+        self._begins_to_wait = True
         if frame.kind == FrameKind.REFUSED:
             self.repeat()
             return []
@@ -134,8 +135,17 @@ class ShardLink:
             self._repeat_at_ns = now + self._pause_ns
             self._pause_ns = min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
 
-    def advance(self, now: int) -> int:
-        """Send requests again if that is due; return when to call this again, on the monotonic clock."""
+    def advance(self, now: int, waited_ns: int = 0) -> int:
+        """Send requests again if that is due; return when to call this again, on the monotonic clock.
+
+        Args:
+            now: the time.
+            waited_ns: how long waits have waited since the last call.
+        """
+        if self._begins_to_wait:
+            self._begins_to_wait, self.silent_ns = False, 0
+        elif self._in_flight:
+            self.silent_ns += waited_ns
         if now >= self._repeat_at_ns:
             self.repeat()
         return self._repeat_at_ns
@@ -145,8 +155,3 @@ class ShardLink:
         self._repeat_at_ns = NEVER_NS
         for seq in self._in_flight:
             self._send(seq)
-
-    def note_silence(self, waited_ns: int) -> None:
-        """Count the time of a wait in which nothing came from this shard."""
-        if self._in_flight:
-            self.silent_ns += min(waited_ns, _MOST_SILENT_NS)

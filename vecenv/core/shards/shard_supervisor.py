@@ -80,11 +80,13 @@ class ShardSupervisor:
 
     def repair(self, now: int) -> int:
         """Take the steps that are due for lost shards and for their successors; return when to call this again."""
-        next_ns = NEVER_NS
+        next_ns, seconds = NEVER_NS, self._starts.shard_timeout
         for shard, status in enumerate(self._shards):
-            seconds = self._starts.shard_timeout
-            if status.state == ShardState.SERVING and self._hub.links[shard].silent_ns > seconds * _NS:
-                self.handle(Lost(shard, f"no reply came for {seconds:g} s, and no heartbeat"))
+            if status.state == ShardState.SERVING:
+                left_ns = int(seconds * _NS) - self._hub.links[shard].silent_ns
+                if left_ns < 0:
+                    self.handle(Lost(shard, f"no reply came for {seconds:g} s, and no heartbeat"))
+                next_ns = min(next_ns, now + left_ns)
             if status.state == ShardState.LOST and now >= status.due_ns:
                 self._replace(shard)
             is_starting = status.state in (ShardState.OPENING, ShardState.BUILDING)

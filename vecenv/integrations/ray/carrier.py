@@ -168,7 +168,7 @@ class RayCarrier:
         refs = actor.handle.execute.options(num_returns=num_pieces).remote(num_pieces, len(shared), *shared, *pieces)
         self._note_sent(actor, seq, [refs] if num_pieces == 1 else refs)
 
-    def wait(self, deadline_ns: int) -> list[CarrierEvent]:
+    def wait(self, deadline_ns: int, count: int = 1) -> list[CarrierEvent]:
         while True:
             now = now_ns()
             if not self._is_connected:
@@ -177,19 +177,20 @@ class RayCarrier:
             for actor in self._actors.values():
                 if now >= actor.retry_at_ns:
                     self._ask_to_open(actor)
-            self._receive(0 if self._events else min(deadline_ns - now, _SLICE_NS))
+            self._receive(0 if self._events else min(deadline_ns - now, _SLICE_NS), count)
             if self._events or self._is_interrupted or now_ns() >= deadline_ns:
                 self._is_interrupted = False
                 events, self._events = self._events, []
                 return events
 
-    def _receive(self, longest_ns: int) -> None:
-        """Wait for one call to return, and append the events of all calls that have returned."""
+    def _receive(self, longest_ns: int, count: int) -> None:
+        """Wait for `count` calls to return, and append the events of all calls that have returned."""
         seconds = max(longest_ns, 0) / 1e9
         if not self._sent:
             time.sleep(seconds)
             return
-        ready, others = self._ray.wait(list(self._sent), num_returns=1, timeout=seconds)
+        num_returns = max(1, min(count, len(self._sent)))
+        ready, others = self._ray.wait(list(self._sent), num_returns=num_returns, timeout=seconds)
         if ready and others:
             ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0]
         for ref in ready:
