@@ -157,8 +157,10 @@ class Supervisor:
 
     def _find_lost_calls(self) -> list[tuple[int, str, int]]:
         """Return the calls that were made although their replies are missing, like `Hub.take_stray_words`."""
-        slots = {step_id: self._slots.slot_of(env_id) for env_id, step_id in self._requests.calls.items()}
-        made = {step_id: slot for step_id, slot in slots.items() if self._hub.has_answered_all(slot)}
+        calls, hub = self._requests.calls, self._hub
+        answered = {slot for slot in range(self._slots.num_used) if hub.has_answered_all(slot)} if calls else ()
+        slots = {step_id: self._slots.slot_of(env_id) for env_id, step_id in calls.items()} if answered else {}
+        made = {step_id: slot for step_id, slot in slots.items() if slot in answered}
         if made:
             self._inbox.poll()
         return [
