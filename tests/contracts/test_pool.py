@@ -47,12 +47,12 @@ from vecenv.errors import ClosedError, ConfigError, EnvError, SpaceError, StateE
 OpenPool = Callable[..., Pool]
 
 
-def sharded_pool(env_fns: list[Any], options: PoolOptions) -> Pool:
+def sharded_pool(env_fns: list[Any], options: PoolOptions, **parts: Any) -> Pool:
     """Make a pool of two shards, which are child processes and share the workers; for one worker, of one shard."""
     num_shards = 1 if options.num_workers == 1 else 2
     num_workers = -(-options.num_workers // 2) if isinstance(options.num_workers, int) else options.num_workers
     options = dataclasses.replace(options, num_workers=num_workers, context="fork")
-    return Pool(ShardedEngine(env_fns, options, carrier=LocalCarrier(), num_shards=num_shards))
+    return Pool(ShardedEngine(env_fns, options, carrier=LocalCarrier(), num_shards=num_shards, **parts))
 
 
 ENGINES = [

@@ -137,6 +137,20 @@ def check_steps(options: dict[str, Any], implementation: str) -> None:
     assert marks == {"replayed"}, marks
 
 
+def check_saves(folder: Path, options: dict[str, Any]) -> None:
+    """A pool, serial envs and a pool continue each other within their episodes."""
+    expected, _ = rows_of_steps(ENV_FNS, backend="serial")
+    found: list[Any] = []
+    for number, part in enumerate(np.split(ACTIONS, 3)):
+        where = {"backend": "serial"} if number == 1 else options
+        with VectorEnv(ENV_FNS, resume=folder / "state" if number else None, **where) as envs:
+            found += [] if number else [envs.reset(seed=3)[0].copy()]
+            for actions in part:
+                found += [array.copy() for array in envs.step(actions)[:4]]
+            envs.save(folder / "state")
+    check_equal(found, expected)
+
+
 def held() -> tuple[int, list[str]]:
     """Return the number of open descriptors of this process, and its names in /dev/shm."""
     gc.collect()  # an exception kept by pytest.raises holds frames, and the frames hold the memory of pools
@@ -150,6 +164,7 @@ def main(context: str, implementation: str, folder: Path) -> None:
     check_equal(rows_of_receives(**options), rows_of_receives(backend="serial"))
     check_hang(folder, options)
     check_tree(options)
+    check_saves(folder, options)
     options["num_workers"] = 1
     check_equal(rows_of_manager(SyncSubprocessEnvManager, **options), rows_of_manager(BaseEnvManager))
     check_equal(rows_of_alf(**options), rows_of_alf(backend="serial"))

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.core.pool.test_saved_pools import UnknownEnv
+from tests.vector.killed_program import open_envs, operate
 from vecenv import VectorEnv
+from vecenv.core.layout.native import load
 from vecenv.envs.toys import ToyEnv
 
+ROOT = Path(__file__).parents[2]
 #: Operations that leave the results as they are.
 DISTURBANCES = ("kill", "save")
 
@@ -140,3 +149,63 @@ class Player:
 def test_saved_program_has_the_results_of_an_undisturbed_one(seed: int, tmp_path: Path) -> None:
     program = Program.random(seed)
     assert Player(program, tmp_path).run() == Player(program, None).run()
+
+
+def run_until_killed(arguments: list[str], implementation: str, rng: random.Random, *, in_save: bool) -> list[Any]:
+    """Run `killed_program` and kill it at a random instant, in a save if possible; return its complete lines."""
+    num_saves, lines = rng.randint(1, 6), []
+    command = [sys.executable, "-m", "tests.vector.killed_program", *arguments]
+    environ = {**os.environ, "VECENV_IMPLEMENTATION": implementation}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ) as process:
+        timer = threading.Timer(60.0 if in_save else rng.uniform(0.2, 2.5), process.kill)
+        timer.start()
+        assert process.stdout is not None
+        for line in process.stdout:  # its workers have the other end, too: this ends with the last of them
+            if line.endswith("\n"):
+                lines.append(json.loads(line))
+            if in_save and lines[-1] == "save" and lines.count("save") == num_saves:
+                time.sleep(rng.choice([0.0, rng.uniform(0.0, 0.01)]))
+                process.kill()
+        timer.cancel()
+        timer.join()
+    assert process.returncode == -signal.SIGKILL
+    return lines
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", ["known", "unknown"])
+@pytest.mark.parametrize(
+    ("seed", "num_kills"), [(0, 5), *(pytest.param(seed, 25, marks=pytest.mark.slow) for seed in range(1, 5))]
+)
+def test_run_that_is_killed_at_random_instants_continues_bit_for_bit(
+    seed: int, num_kills: int, kind: str, tmp_path: Path
+) -> None:
+    """Each part of the run has other workers, and another implementation if no commands are repeated."""
+    rng, path = random.Random(seed), tmp_path / "state"
+    places = itertools.cycle(["2", "serial", "1"] if kind == "known" else ["2", "1", "3"])
+    both = kind == "known" and load() is not None
+    implementations = itertools.cycle(["native", "python"] if both else ["python" if load() is None else "native"])
+    at, num_in_save = 0, 0
+    saved = {at}  # numbers of results after which the file may have been saved
+    with open_envs(kind, "serial") as undisturbed:
+        expected = [[undisturbed.observations.tolist()]]
+        for number in range(3 * num_kills):
+            if number >= num_kills and num_in_save >= num_kills // 5:
+                break
+            arguments = [str(path), kind, next(places)]
+            lines = run_until_killed(arguments, next(implementations), rng, in_save=number % 2 == 0)
+            if lines:
+                (at,) = saved = {one for one in saved if expected[one][0] == lines[0][0]}
+            for line in lines[1:]:
+                if line == "save":
+                    saved = {*saved, at}
+                elif line == "saved":
+                    saved = {at}
+                else:
+                    at += 1
+                    while len(expected) <= at:
+                        expected.append(operate(undisturbed))
+                    assert line == expected[at]
+            num_in_save += lines[-1:] == ["save"]
+            assert {*os.listdir(tmp_path)} <= {"state", ".state.part"}
+    assert num_in_save >= num_kills // 5 and at > num_kills

@@ -7,10 +7,7 @@ import functools
 import hashlib
 import json
 import os
-import signal
-import subprocess
 import sys
-import textwrap
 import zipfile
 import zlib
 from pathlib import Path
@@ -283,69 +280,6 @@ def test_inspect_prints_the_header(state_file: Path, capsys: pytest.CaptureFixtu
     state_file.write_bytes(b"")
     assert main(["inspect", str(state_file)]) == 2
     assert "is not a saved state of vecenv" in capsys.readouterr().err
-
-
-@pytest.mark.extended
-def test_run_that_is_killed_at_random_instants_continues_bit_for_bit(tmp_path: Path) -> None:
-    """The program saves after each ten steps, and writes these ten rows before that; SIGKILL also hits saves."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        textwrap.dedent("""
-        import json, os, sys
-        import gymnasium
-        from vecenv import VectorEnv
-
-        def env_fn():
-            return gymnasium.make("CartPole-v1")
-
-        if __name__ == "__main__":
-            folder, num_workers = sys.argv[1], int(sys.argv[2])
-            path = os.path.join(folder, "state")
-            resume = path if os.path.exists(path) else None
-            options = {"num_workers": num_workers} if num_workers else {"backend": "serial"}
-            envs = VectorEnv([env_fn] * 3, resume=resume, **options)
-            if resume is None:
-                envs.action_space.seed(0)
-                envs.reset(seed=4)
-                number = 0
-            else:
-                number = max(int(name) for name in os.listdir(folder) if name.isdigit())
-                if not (envs.observations == json.load(open(os.path.join(folder, str(number))))[-1][0]).all():
-                    number -= 1
-            while number < 30:
-                number += 1
-                rows = []
-                for _ in range(10):
-                    rows.append([array.tolist() for array in envs.step(envs.action_space.sample())[:4]])
-                with open(os.path.join(folder, "part"), "w") as file:
-                    json.dump(rows, file)
-                os.replace(os.path.join(folder, "part"), os.path.join(folder, str(number)))
-                envs.save(path)
-            envs.close()
-        """)
-    )
-
-    def run(folder: Path, num_workers: int, seconds: float | None) -> bool:
-        process = subprocess.Popen([sys.executable, str(program), str(folder), str(num_workers)])
-        try:
-            assert process.wait(seconds) == 0
-            return True
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            return False
-
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "killed").mkdir()
-    assert run(tmp_path / "whole", 2, 120.0)
-    rng = np.random.default_rng(0)
-    for attempt in range(40):
-        if run(tmp_path / "killed", attempt % 3, float(rng.uniform(1.0, 2.5)) + attempt / 10):
-            break
-    else:
-        pytest.fail("the run did not end")
-    for number in range(1, 31):
-        assert (tmp_path / "whole" / str(number)).read_text() == (tmp_path / "killed" / str(number)).read_text()
 
 
 class RandomEnv(ToyEnv):

@@ -23,8 +23,7 @@ def lose(pool: ProcessPool) -> Resume:
     owed = [(env_id, *hub_of(pool).owed(env_id)) for env_id in range(pool.num_envs)]
     queued = [command_of(engine.journal, env_id, step_id) for env_id, op, step_id in owed if op != Op.NONE]
     commands = Commands.listed([*queued, *inbox.unanswered_calls.values()])
-    first = commands.first_by_env()
-    jobs = {env_id: requests.new_job(env_id, first.get(env_id)) for env_id in range(pool.num_envs)}
+    jobs = requests.new_jobs(range(pool.num_envs), commands)
     resume = make_resume(engine.recovery, records, commands, jobs)
     data = pickle.dumps(resume)
     pool.close(timeout=0)

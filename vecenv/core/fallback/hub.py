@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -232,10 +232,9 @@ class FallbackHub(Hub):
             if mine == slot:
                 self._words.newest[env_id] = self._outstanding.owed[env_id]
 
-    def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
-        if not self._has_row_before(env_id, before):
-            return None
-        return [column[env_id].copy() for column in self._words.rows.leaves]
+    def last_delivered_obs(self, before: Mapping[int, int]) -> dict[int, list[Array]]:
+        found = [env_id for env_id, step_id in before.items() if self._has_row_before(env_id, step_id)]
+        return {env_id: [column[env_id].copy() for column in self._words.rows.leaves] for env_id in found}
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         seed = int(self._words.rows.columns["seed"][env_id])

@@ -173,7 +173,7 @@ class Engine(WorkerDirectory):
         * makes a `Journal` and a `Recovery` in `open`, and gives them to the pool in `OpenedEnvs`;
         * takes all messages first, `waiter.inbox.poll()`, once the failed process can write no more;
         * reads the remaining commands from the hub (`Hub.requeue`), and from the journal how to restore each env
-          (`Requests.new_job`, `Recovery.plan`), and sends both to the successor with the payloads again
+          (`Requests.new_jobs`, `Recovery.plan`), and sends both to the successor with the payloads again
           (`Hub.resend_payloads`, `Requests.payload_of`);
         * answers lost calls itself (`Inbox.reply_to_call`), since collecting calls waits for each one;
         * calls `waiter.request_check()` as soon as it knows of a failure, else the next receive waits for rows alone.

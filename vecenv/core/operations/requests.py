@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import operator
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -370,17 +370,27 @@ class Requests:
         # If the payload is not kept any more, a later command of the env supersedes this one: any payload will do.
         return self._journal.payload(command.env_id, command.step_id) or messages.dump(Payload())
 
-    def new_job(self, env_id: int, unanswered: Command | None) -> RestoreJob:
-        """Return a job to restore an env, for `Recovery.plan` to complete.
+    def new_jobs(self, env_ids: Iterable[int], queued: Commands) -> dict[int, RestoreJob]:
+        """Return jobs to restore envs, by env_id, for `Recovery.plan` to complete.
 
-        It has the last observation that was delivered before the first unanswered command (None: there is none), with
-        the message of its values that have no column, and whether a reset of the env was ever given a seed.
+        A job has the last observation that was delivered before the first queued command of its env, with the message
+        of its values that have no column, and whether a reset of the env was ever given a seed.
+
+        Args:
+            env_ids: of the jobs, in their order.
+            queued: the commands that will be executed again, also those of other envs.
         """
-        return RestoreJob(
-            last_delivered=self._hub.last_delivered_obs(env_id, 0 if unanswered is None else unanswered.step_id),
-            last_delivered_message=self._inbox.last_delivered_message(env_id),
-            takes_seed=bool(self.seeds.is_seeded[env_id]),
-        )
+        first = queued.first_by_env()
+        before = {env_id: first[env_id].step_id if env_id in first else 0 for env_id in env_ids}
+        last_delivered = self._hub.last_delivered_obs(before)
+        return {
+            env_id: RestoreJob(
+                last_delivered=last_delivered.get(env_id),
+                last_delivered_message=self._inbox.last_delivered_message(env_id),
+                takes_seed=bool(self.seeds.is_seeded[env_id]),
+            )
+            for env_id in before
+        }
 
     def fail_calls(self, env_ids: Collection[int], error_of: Callable[[int, int], Exception]) -> None:
         """Answer the calls of envs that are built again with an error: no other answer will come.

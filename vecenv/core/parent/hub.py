@@ -7,7 +7,7 @@ written in parts, and messages that arrive in parts. Without C, `fallback.hub.Fa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,6 +30,8 @@ METHODS_OF_C = (
     *("send", "record_in", "recv", "recv_envs", "wait", "waits", "outstanding", "num_stragglers", "owed", "cancel"),
     *("continue_from", "pending", "lend", "take_back", "stop", "take_stray_words", "reset_claims", "add_info_key"),
 )
+#: No command has this step_id.
+_NEVER = (1 << 63) - 1
 _NO_SHARDS = "these envs live in no shards, which tasks need"
 
 
@@ -184,12 +186,17 @@ class Hub:
     def move(self, env_id: int, slot: int) -> None:
         """Move an env to another slot; both slots must be without a process."""
 
-    def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
-        """Return a copy of the newest observation of an env before a step_id (0: no limit); None if there is none."""
+    def last_delivered_obs(self, before: Mapping[int, int]) -> dict[int, list[Array]]:
+        """Return copies of the newest observations of envs, by env_id: one array per leaf.
+
+        Args:
+            before: by env_id, only an observation before this step_id counts; 0: there is no limit. An env without such
+                an observation is left out.
+        """
         raise NotImplementedError
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
-        """Return the seed of that observation's episode; None if it had none or if it is unknown."""
+        """Return the seed of the episode of such an observation; None if it had none or if it is unknown."""
         raise NotImplementedError
 
     def save_rows(self, rows: AnyRows) -> None:
@@ -413,26 +420,39 @@ class NativeHub(Hub):
                 self._payloads.setdefault(slot, deque()).append(memoryview(payload))
                 self.pump()
 
-    def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
-        found = self._newest_row(env_id, before)
-        return None if found is None else [column[found[1]].copy() for column in found[0].leaves]
+    def last_delivered_obs(self, before: Mapping[int, int]) -> dict[int, list[Array]]:
+        newest = self._newest_rows(before)
+        return {env_id: [column[row].copy() for column in block.leaves] for env_id, (block, row) in newest.items()}
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
-        found = self._newest_row(env_id, before)
-        seed = -1 if found is None else int(found[0].columns["seed"][found[1]])
-        return None if seed < 0 else seed
+        for block, row in self._newest_rows({env_id: before}).values():
+            seed = int(block.columns["seed"][row])
+            return None if seed < 0 else seed
+        return None
 
-    def _newest_row(self, env_id: int, before: int) -> tuple[BlockRows, int] | None:
-        best, found = 0, None
+    def _newest_rows(self, before: Mapping[int, int]) -> dict[int, tuple[BlockRows, int]]:
+        """Return the rows of the observations of `last_delivered_obs`, by env_id, as a block and an index.
+
+        All rows are read once, for any number of envs.
+        """
+        limits = np.zeros(len(self._slots), np.int64)
+        limits[list(before)] = [limit or _NEVER for limit in before.values()]
         # saved rows first: the same row in the ring may be half overwritten
-        for views in (self._saved_rows, self._deferred_rows, *self._views):
-            step_ids, env_ids = views.columns["step_id"], views.columns["env_id"]
-            # a row with an error has the observation of an older row
-            has_obs = views.columns["flags"] & RowFlag.ERROR == 0
-            for row in np.flatnonzero((env_ids == env_id) & (step_ids != 0) & has_obs).tolist():
-                if best < int(step_ids[row]) < (before or 1 << 63):
-                    best, found = int(step_ids[row]), (views, row)
-        return found
+        blocks = self._saved_rows, self._deferred_rows, *self._views
+        env_ids, step_ids, flags = (
+            np.concatenate([block.columns[name] for block in blocks]) for name in ("env_id", "step_id", "flags")
+        )
+        step_ids = step_ids.astype(np.int64)
+        # a row with an error has the observation of an older row
+        rows = np.flatnonzero((step_ids > 0) & (flags & RowFlag.ERROR == 0) & (env_ids >= 0) & (env_ids < len(limits)))
+        rows = rows[step_ids[rows] < limits[env_ids[rows]]]
+        rows = rows[np.argsort(-step_ids[rows], kind="stable")]
+        found, first = np.unique(env_ids[rows], return_index=True)
+        numbers, indices = np.divmod(rows[first], self._saved_rows.count)
+        return {
+            env_id: (blocks[number], row)
+            for env_id, number, row in zip(found.tolist(), numbers.tolist(), indices.tolist())
+        }
 
     def save_rows(self, rows: AnyRows) -> None:
         step_ids, env_ids = rows.column("step_id").tolist(), rows.column("env_id").tolist()
@@ -446,10 +466,13 @@ class NativeHub(Hub):
                 column[env_id] = rows.obs(leaf)[row]
 
     def fill_repeated(self, rows: AnyRows) -> None:
-        flags = rows.column("flags")
-        for row in np.flatnonzero(flags & (RowFlag.REPEATS | RowFlag.FINAL_REPEATS)).tolist():
+        flags, env_ids = rows.column("flags"), rows.column("env_id")
+        repeating = np.flatnonzero(flags & (RowFlag.REPEATS | RowFlag.FINAL_REPEATS))
+        step_ids = rows.column("step_id")[repeating]
+        found = self.last_delivered_obs(dict(zip(env_ids[repeating].tolist(), step_ids.tolist())))
+        for row in repeating.tolist():
             column_of = rows.obs if flags[row] & RowFlag.REPEATS else rows.final
-            last = self.last_delivered_obs(int(rows.column("env_id")[row]), int(rows.column("step_id")[row]))
+            last = found.get(int(env_ids[row]))
             for leaf in range(len(self._saved_rows.leaves)):
                 column_of(leaf)[row] = 0 if last is None else last[leaf]
 

@@ -157,8 +157,10 @@ class Supervisor:
 
     def _find_lost_calls(self) -> list[tuple[int, str, int]]:
         """Return the calls that were made although their replies are missing, like `Hub.take_stray_words`."""
-        slots = {step_id: self._slots.slot_of(env_id) for env_id, step_id in self._requests.calls.items()}
-        made = {step_id: slot for step_id, slot in slots.items() if self._hub.has_answered_all(slot)}
+        calls, hub = self._requests.calls, self._hub
+        answered = {slot for slot in range(self._slots.num_used) if hub.has_answered_all(slot)} if calls else ()
+        slots = {step_id: self._slots.slot_of(env_id) for env_id, step_id in calls.items()} if answered else {}
+        made = {step_id: slot for step_id, slot in slots.items() if slot in answered}
         if made:
             self._inbox.poll()
         return [
@@ -216,8 +218,7 @@ class Supervisor:
         with signals_deferred():
             calls = self._inbox.unanswered_calls
             queued = Commands.listed(one for slot in worker.slots for one in self._hub.requeue(slot, calls))
-            first = queued.first_by_env()
-            jobs = {env_id: self._requests.new_job(env_id, first.get(env_id)) for env_id in worker.env_ids}
+            jobs = self._requests.new_jobs(worker.env_ids, queued)
             self._recovery.plan(jobs, queued, marks_recovery=failure.is_failure)
             isolated_env = self._recovery.env_to_isolate(worker.env_ids) if failure.is_failure else None
             parts = [worker]
@@ -352,8 +353,9 @@ class Supervisor:
                 self._take_back(old.values(), num_workers, began_ns)
                 self._replace_failed()
             groups = [mine for group in groups if (mine := [env_id for env_id in group if env_id in closed])]
-            jobs = {env_id: self._requests.new_job(env_id, None) for group in groups for env_id in group}
-            self._recovery.plan(jobs, Commands.listed(()), marks_recovery=False)
+            queued = Commands.listed(())
+            jobs = self._requests.new_jobs([env_id for group in groups for env_id in group], queued)
+            self._recovery.plan(jobs, queued, marks_recovery=False)
             boots = [
                 self._boot_of(old[group[0]], worker_id, group) for worker_id, group in enumerate(groups, num_workers)
             ]

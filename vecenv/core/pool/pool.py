@@ -661,12 +661,13 @@ class Pool:
         if recovery is None:
             return resume_of(self._check_saved(saved), seeds)
         records = self._read_records(None)
-        owed = {env_id: self._hub.owed(env_id) for env_id in range(self._engine.num_envs)}
-        commands = {
-            env_id: recovery.journal.command(env_id, step_id) for env_id, (op, step_id) in owed.items() if op != Op.NONE
-        }
-        jobs = {env_id: requests.new_job(env_id, commands.get(env_id)) for env_id in owed}
-        return make_resume(recovery, records, Commands.listed(commands.values()), jobs, seeds)
+        env_ids = range(self._engine.num_envs)
+        owed = [(env_id, *self._hub.owed(env_id)) for env_id in env_ids]
+        queued = Commands.listed(
+            recovery.journal.command(env_id, step_id) for env_id, op, step_id in owed if op != Op.NONE
+        )
+        jobs = requests.new_jobs(env_ids, queued)
+        return make_resume(recovery, records, queued, jobs, seeds)
 
     def _check_saved(self, saved: dict[int, SavedEnv]) -> dict[int, SavedEnv]:
         """Return the envs that were reset; raise StateError if the state of one is not known."""

@@ -405,7 +405,7 @@ class Recovery:
         """Complete the jobs by which the new worker restores its envs, and return them.
 
         Args:
-            jobs: by env_id; see `Requests.new_job`.
+            jobs: by env_id; see `Requests.new_jobs`.
             queued: the commands left in its slots.
             marks_recovery: whether rows are marked when their env was recovered.
         """

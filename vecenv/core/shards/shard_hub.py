@@ -464,8 +464,9 @@ class ShardHub(Hub):
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         return self.store.newest_seed(env_id, before)
 
-    def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
-        return self.store.newest_obs(env_id, before)
+    def last_delivered_obs(self, before: Mapping[int, int]) -> dict[int, list[Array]]:
+        found = {env_id: self.store.newest_obs(env_id, step_id) for env_id, step_id in before.items()}
+        return {env_id: obs for env_id, obs in found.items() if obs is not None}
 
     def state(self, slot: int) -> SlotState:
         """Return the number of steps of a shard; it watches its operations itself."""

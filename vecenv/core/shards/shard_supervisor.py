@@ -186,8 +186,7 @@ class ShardSupervisor:
         with signals_deferred():
             self._carrier.kill(shard)
             queued = self._unanswered(shard)
-            first = queued.first_by_env()
-            jobs = {env_id: self._requests.new_job(env_id, first.get(env_id)) for env_id in status.env_ids}
+            jobs = self._requests.new_jobs(status.env_ids, queued)
             resume = make_resume(recovery, self._hub.read_records(status.env_ids), queued, jobs)
             self._begin_again(shard)
             recovery.begin_restoring(status.why, status.lost_ns, resume.restore_jobs)
