@@ -81,7 +81,7 @@ def test_managers_continue_each_others_states(second: Any, first: Any, others: A
         assert str(manager.ready_obs) == obs
         assert play(manager, 15) == expected
         manager.close()
-        manager.launch()  # begins anew
+        manager.launch()  # without the state
         assert set(manager.env_episode_count.values()) == {0}
 
 
@@ -149,7 +149,7 @@ def test_outstanding_steps_and_resets_of_the_asynchronous_manager_are_made_again
 
 @pytest.mark.parametrize(("before", "after"), [(2, 9), (9, 2), (2, math.inf)])
 def test_number_of_episodes_may_differ(before: float, after: float) -> None:
-    """The worker knows the old number, by which it makes autoresets."""
+    """Workers would make autoresets by the old number."""
 
     def results(num_steps: int, *numbers: float) -> list[Any]:
         found, state = [], None

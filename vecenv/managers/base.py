@@ -214,7 +214,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         """Build all envs and reset them.
 
         With the config key `resume`, the first launch continues where that state was saved. It resets no env, and what
-        the manager was given before, such as seeds, is replaced by the state; later launches begin anew.
+        the manager was given before, such as seeds, is replaced by the state. Later launches reset new envs.
 
         Args:
             reset_param: as for `reset`, with an entry for every env.
@@ -339,7 +339,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         self._spaces.load(saved["spaces"])
         if not saved["is_autoreset"]:
             self._manager_pool.on_autoreset_disabled()
-        # Workers know how many episodes are left by the old config.
+        # Workers count by the old config how many episodes are left.
         elif self._manager_pool.must_disable_autoreset() or saved["episode_num"] != self._counts.episode_num:
             self._disable_autoreset("launch")
 
