@@ -297,3 +297,17 @@ def test_vector_env_that_was_passed_in_is_saved(tmp_path: Path) -> None:
         with GymVectorEnvManager(vector_env, {"episode_num": 4, "resume": tmp_path / "state"}) as manager:
             manager.launch()
             assert play(manager, 12) == expected
+
+
+def test_manager_with_other_retries_is_saved_again(tmp_path: Path) -> None:
+    """The workers' resets become commands of their own, in the pool of the first manager."""
+    path, cfg = tmp_path / "state", {"retry_waiting_time": 0}
+    with launched(BaseEnvManager, **cfg) as manager:
+        play(manager, 6)
+        manager.save(path)
+        expected = play(manager, 6), play(manager, 12)
+    for max_retry, results in zip((2, 1), expected):
+        with BaseEnvManager(ENVS, {**cfg, "max_retry": max_retry, "resume": path}) as manager:
+            manager.launch()
+            assert play(manager, len(results) // 3) == results
+            manager.save(path)

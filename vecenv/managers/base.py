@@ -453,6 +453,8 @@ class BaseEnvManager(EnvManager, PoolFace):
 
     def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
         is_pure = isinstance(function, FindAttribute | Render)
+        if function is disable_autoreset and not self._manager_pool.has_workers:
+            is_pure = True  # for the pool: a saved driver contains the change
         is_lasting = function in LASTING_CALLS
         while True:
             pool = self._manager_pool.require_pool(what)
