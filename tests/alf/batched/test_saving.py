@@ -19,6 +19,7 @@ from vecenv.alf import (
     AlfEnvironmentBaseWrapper,
     AlfGymWrapper,
     BatchEnvironmentWrapper,
+    CurriculumWrapper,
     ParallelAlfEnvironment,
     ThreadEnvironment,
     TimeLimit,
@@ -174,6 +175,11 @@ def no_thread(env_name: str, env_id: int = 0) -> Any:
 
 
 no_thread.no_thread_env = True  # type: ignore[attr-defined]
+CREATED["tasks"] = {
+    "env_name": ["CartPole-v0", "CartPole-v1"],
+    "num_workers": 1,
+    "batched_wrappers": [functools.partial(CurriculumWrapper, seed=4)],
+}
 CREATED["no thread"] = {"num_parallel_environments": 1, "nonparallel": True, "env_load_fn": no_thread}
 
 
