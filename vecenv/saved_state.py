@@ -42,7 +42,7 @@ _HEADER, _DATA = "header.json", "state.pickle"
 _LOG = own_logger()
 #: Field of the header -> the text of the error if it differs: the old value, and the present one.
 _CHECKED = {
-    "kind": "it was saved by a {}, and this is a {}",
+    "kind": "it was saved by {}, and this is {}",
     "num_envs": "it contains {} envs, and there are {} env_fns",
     "num_spare_envs": "it contains {} spare envs, and there are {}",
     "autoreset_mode": "it was saved with autoreset_mode {}, and this one is {}",
@@ -108,6 +108,10 @@ class SavedState:
                 f"formats up to {FORMAT}; install that release"
             )
         return cls(header, data)
+
+    def around(self, kind: str, values: Any) -> SavedState:
+        """Return the state of an object of this kind that stands on the one of this state, and has these values."""
+        return SavedState.of((self.as_dict(), values), **{**self.header, "kind": kind})
 
     def as_dict(self) -> dict[str, Any]:
         """Return the state as a dict of plain values, for `torch.save` and the like."""

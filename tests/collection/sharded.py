@@ -12,11 +12,11 @@ import numpy as np
 
 from tests.core.shards.model_carrier import ModelCarrier
 from vecenv import Transitions, VectorEnv
-from vecenv.core.options import PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.shards.carrier import Carrier
 from vecenv.core.shards.local_carrier import LocalCarrier
 from vecenv.core.shards.sharded_engine import ShardedEngine
+from vecenv.saved_state import SavedState
 from vecenv.values.nested import map_structure
 
 
@@ -43,17 +43,16 @@ class ShardedVectorEnv(VectorEnv):
         self._num_shards, self._shard_timeout = num_shards, shard_timeout
         super().__init__(env_fns, **{"num_workers": 1, "context": "fork", **options})
 
-    def _make_pool(
-        self, backend: str, env_fns: Sequence[Callable[[], Any]], options: PoolOptions, **parts: Any
-    ) -> Pool:
+    def _make_pool(self, saved: SavedState | None) -> Pool:
         carrier: Carrier = self.carrier
+        recipe = self._recipe_of_pool
         engine = ShardedEngine(
-            env_fns,
-            options,
+            recipe.env_fns,
+            recipe.options,
             carrier=carrier,
             num_shards=self._num_shards,
-            adapt=parts["adapt"],
-            snapshotter=parts["snapshotter"],
+            adapt=recipe.adapt,
+            snapshotter=recipe.snapshotter,
             shard_timeout=self._shard_timeout,
         )
         self._pool = Pool(engine)

@@ -159,7 +159,7 @@ def test_wrong_runs_are_refused(tmp_path: Path) -> None:
         model = PPO("MlpPolicy", envs, n_steps=16, batch_size=32, device="cpu")
         model.learn(32)
         save_run(path, model)
-        with pytest.raises(ConfigError, match="it was saved by a PPO, and this is a A2C"):
+        with pytest.raises(ConfigError, match="it was saved by PPO, and this is A2C"):
             resume_run(path, A2C, envs)
         with pytest.raises(ConfigError, match="saved in 0 wrappers, and these are in 1"):
             resume_run(path, PPO, VecMonitor(envs))

@@ -25,6 +25,7 @@ from vecenv.core.layout.flags import Autoreset
 from vecenv.core.pool.backends import CHOOSING_BACKENDS
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError
+from vecenv.saved_state import SavedState, StateLike
 from vecenv.values.checks import check_callable, check_callables, check_flag, check_whole
 from vecenv.values.signatures import parameters_of
 
@@ -49,6 +50,7 @@ def create_environment(
     batched_wrappers: Sequence[Callable[[Any], Any]] = (),
     *,
     tensors: bool | None = None,
+    resume: StateLike | None = None,
     **options: Any,
 ) -> Any:
     """Create a batched environment of `num_parallel_environments` envs.
@@ -80,6 +82,9 @@ def create_environment(
             makes them reproducible.
         batched_wrappers: applied to the result in this order.
         tensors: whether time steps contain torch tensors. None (default): if torch is installed.
+        resume: a file of the result's `save`, or what its `state_dict` has returned, where the environment continues;
+            the other arguments must be the same, and `seed` not None if constructors draw. All envs are built twice.
+            None (default): the environment is new.
         **options: options of `ParallelAlfEnvironment`, or of the constructor that replaces it: `timeouts`, `failures`,
             `num_workers`, `step_timeout` and so on. Without workers they are checked and have no effect.
 
@@ -124,6 +129,7 @@ def create_environment(
         env_load_fn = functools.partial(MultitaskWrapper.load, env_load_fn)
     if parallel_environment_ctor is None:
         _check_options(options)
+    saved = None if resume is None else SavedState.read(resume)
     seeds = _draw_seeds(size + num_spare_envs, seed, per_env)
     if nonparallel or (is_batched and per_env == size):
         env = _create_without_workers(env_name, env_load_fn, size if is_batched else None, tensors)
@@ -151,7 +157,10 @@ def create_environment(
         if getattr(env, "can_seed", True):
             env.seed(seeds[::group])
     try:
-        return apply_wrappers("batched_wrappers", wrappers, env)
+        env = apply_wrappers("batched_wrappers", wrappers, env)
+        if saved is not None:
+            env.load_state_dict(saved.as_dict())
+        return env
     except BaseException:
         env.close()
         raise

@@ -22,6 +22,7 @@ from ..core.options import check_env_fns
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.face import PoolFace
 from ..core.pool.pool import Pool
+from ..core.pool.recipe import values_of
 from ..envs.adapt import find_attr
 from ..envs.remote import CallEnvMethod, FindAttribute, Render
 from ..envs.spaces import ObjectSpace
@@ -40,6 +41,7 @@ from ..errors import (
     warn_caller,
 )
 from ..registry import ENV_MANAGER_REGISTRY
+from ..saved_state import SavedState, StateLike
 from ..statistics import ShardInfo
 from ..values.checks import check_flag
 from .actions import packer_of
@@ -138,16 +140,20 @@ class BaseEnvManager(EnvManager, PoolFace):
         self._resets = ResetScheduler(counts, self._manager_pool, self._last_obs)
         self._agent_infos = AgentInfos()
         self._layout: Any = None  # a Layout, from launch to close
+        self._resume: StateLike | None = self._cfg["resume"]
 
     def _set_limit(self, key: str, seconds: float | None) -> None:
         check_limit(key, seconds, type(self).__name__)
         self._cfg[key] = seconds
         pool = self._manager_pool.pool
         if pool is not None and self._manager_pool.must_disable_autoreset():
-            self._call_envs(disable_autoreset, "a new time limit")
-            self._manager_pool.on_autoreset_disabled()
+            self._disable_autoreset("a new time limit")
         if pool is not None:
             pool.set_limits(limits_of(self._cfg))
+
+    def _disable_autoreset(self, what: str) -> None:
+        self._call_envs(disable_autoreset, what)
+        self._manager_pool.on_autoreset_disabled()
 
     # ---- properties ------------------------------------------------------------------------
 
@@ -207,12 +213,16 @@ class BaseEnvManager(EnvManager, PoolFace):
     def launch(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None = None) -> None:
         """Build all envs and reset them.
 
+        With the config key `resume`, the first launch continues where that state was saved. It resets no env, and what
+        the manager was given before, such as seeds, is replaced by the state. Later launches reset new envs.
+
         Args:
             reset_param: as for `reset`, with an entry for every env.
 
         Raises:
             StateError: the manager has been launched already.
-            ConfigError: reset_param is not a dict, or lacks an env.
+            ConfigError: reset_param is not a dict, or lacks an env. Or the state is damaged, or does not fit.
+            OSError: the file of the state cannot be read.
             Exception: raised by the constructor of an env; and exceptions of `reset`. The manager is closed then.
         """
         name = type(self).__name__
@@ -222,7 +232,13 @@ class BaseEnvManager(EnvManager, PoolFace):
             raise ConfigError(f"launch: reset_param: expected a dict of env ids, got {type(reset_param).__name__}")
         if reset_param is not None and len(reset_param) != self.env_num:
             raise ConfigError(f"launch: reset_param: expected {self.env_num} entries, got {len(reset_param)}")
-        pool = self._manager_pool.start()
+        saved = None if self._resume is None else SavedState.read(self._resume)
+        self._open(self._manager_pool.make(saved), saved, reset_param)
+        self._resume = None
+
+    def _open(self, pool: Pool, saved: SavedState | None, reset_param: Any = None) -> None:
+        """Start a pool, and reset its envs, or continue a saved state."""
+        self._manager_pool.open(pool)
         self._counts.open()
         self._resets.open()
         self._agent_infos = AgentInfos()
@@ -238,13 +254,93 @@ class BaseEnvManager(EnvManager, PoolFace):
         )
         seeds = dict(self._resets.seeds.waiting)
         try:
-            self._spaces.set(spaces.observation_space, spaces.action_space, spaces.reward_space)
-            self.reset(reset_param)
+            if saved is None or not self._spaces.is_known:  # a caller may hold the spaces of this manager
+                self._spaces.set(spaces.observation_space, spaces.action_space, spaces.reward_space)
+            if saved is None:
+                self.reset(reset_param)
+            else:
+                self._load_values(values_of(saved))
         except BaseException:
             self._resets.seeds.waiting.update(seeds)  # the next launch resets all envs
             with contextlib.suppress(Exception):
                 self.close()
             raise
+
+    # ---- saving ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the manager and of all envs, from which another manager continues; see `save`.
+
+        Returns:
+            A dict of plain values, for `torch.save({"model": model.state_dict(), "envs": manager.state_dict()}, path)`.
+
+        Raises:
+            ClosedError, StateError: as for `save`.
+        """
+        return self._save("state_dict").as_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was called. All envs are built again, also if the manager was not launched.
+
+        Args:
+            state: the result of `state_dict` of a manager with the same `env_fn`.
+
+        Raises:
+            ConfigError: the state is damaged, or it does not fit. Nothing was changed if it was saved by another kind
+                of manager, or has another number of envs.
+            Exception: as for `launch`; the manager is closed then.
+        """
+        saved = SavedState.read(state)
+        pool = self._manager_pool.make(saved)
+        self.close()
+        self._open(pool, saved)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state into one file; a manager with the config key `resume` continues with the same results.
+
+        The state contains everything that decides the next results: the envs with their random generators, env states,
+        episode counts, seeds, reset parameters, resets under way, and timesteps that were not returned yet. Steps
+        without an answer are made again after the load. Config keys are not saved and may differ. The managers whose
+        `step` waits for all envs continue each other's states, and the asynchronous one its own.
+
+        The file replaces an older one when it is complete. It contains pickles, so load only files that you trust.
+
+        Raises:
+            ClosedError: the manager has not been launched, or is closed.
+            StateError: another call is under way, or this is a forked process. In this process, or with
+                `on_failure="raise"`: the class of an env is unknown, or calls have changed an env.
+            OSError: the file cannot be written.
+        """
+        self._save("save").write(path)
+
+    def _save(self, what: str) -> SavedState:
+        pool = self._manager_pool.require_pool(what)
+        return self._manager_pool.recipe.save(pool, self._values)
+
+    def _values(self) -> dict[str, Any]:
+        """Return the values beside those of the pool that the next results depend on; they can be pickled."""
+        return {
+            "episode_num": self._counts.episode_num,
+            "is_autoreset": self._manager_pool.is_autoreset,
+            "counts": self._counts.save(),
+            "resets": self._resets.save(),
+            "last_obs": self._last_obs.rows,
+            "agents": self._agent_infos.forms,
+            "spaces": self._spaces.save(),
+        }
+
+    def _load_values(self, saved: dict[str, Any]) -> None:
+        """Continue with the result of `_values`."""
+        self._counts.load(saved["counts"])
+        self._resets.load(saved["resets"])
+        self._last_obs.load(saved["last_obs"])
+        self._agent_infos = AgentInfos(saved["agents"])
+        self._spaces.load(saved["spaces"])
+        if not saved["is_autoreset"]:
+            self._manager_pool.on_autoreset_disabled()
+        # Workers count by the old config how many episodes are left.
+        elif self._manager_pool.must_disable_autoreset() or saved["episode_num"] != self._counts.episode_num:
+            self._disable_autoreset("launch")
 
     def close(self) -> None:
         """Close all envs; may be repeated. `launch` builds new ones.
@@ -356,6 +452,8 @@ class BaseEnvManager(EnvManager, PoolFace):
 
     def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
         is_pure = isinstance(function, FindAttribute | Render)
+        if function is disable_autoreset and not self._manager_pool.has_workers:
+            is_pure = True  # for the pool: a saved driver contains the change
         is_lasting = function in LASTING_CALLS
         while True:
             pool = self._manager_pool.require_pool(what)

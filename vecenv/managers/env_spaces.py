@@ -12,6 +12,7 @@ from gymnasium import spaces
 from ..core.layout.spec import copy_spaces
 from ..envs.adapt import adapt_and_build, reward_space_of
 from ..envs.spaces import ObjectSpace
+from ..envs.state.generators import restore_generators, save_generators
 
 __all__ = ["SPACES_REMEDY", "ReferenceSpaces"]
 
@@ -28,13 +29,19 @@ class ReferenceSpaces:
     Args:
         env_fn: builds the reference env, an env that is never stepped.
         needed: the envs must have spaces; else they may lack them.
+
+    Attributes:
+        is_known: whether the spaces are known; else `get` builds the reference env.
     """
 
     def __init__(self, env_fn: Callable[[], Any], *, needed: bool) -> None:
         self._env_fn = env_fn
         self._needed = needed
         self._reference: Any = None
-        self._known: _Spaces | None = None
+        self.is_known = False
+        self._observation_space: Any = None
+        self._action_space: Any = None
+        self._reward_space: Any = None
         self._action_seed: int | None = None
 
     def reference(self) -> Any:
@@ -66,12 +73,11 @@ class ReferenceSpaces:
         Raises:
             Exception: raised by the env's constructor.
         """
-        if self._known is None:
+        if not self.is_known:
             env = self.reference()
             found = getattr(env, "observation_space", None), getattr(env, "action_space", None)
             self.set(*found, reward_space_of(env))
-        assert self._known is not None
-        return self._known
+        return self._observation_space, self._action_space, self._reward_space
 
     def set(self, observation_space: Any, action_space: Any, reward_space: Any) -> None:
         """Use copies of these spaces from now on: an env in this process may use its own, and the caller change these.
@@ -82,9 +88,18 @@ class ReferenceSpaces:
             reward_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
         given = (observation_space, action_space, reward_space)
         declared = [space.declared if isinstance(space, ObjectSpace) else space for space in given]
-        observation_space, action_space, reward_space = copy_spaces(*declared)
-        self._known = observation_space, action_space, reward_space
+        self._observation_space, self._action_space, self._reward_space = copy_spaces(*declared)
+        self.is_known = True
         self._seed_actions()
+
+    def save(self) -> dict[str, Any]:
+        """Return the generators of the spaces, as `load` takes them; the spaces must be known."""
+        return {"action_seed": self._action_seed, "generators": save_generators(self)}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue with the result of `save`; the spaces must be known, and stay the same objects."""
+        self._action_seed = saved["action_seed"]
+        restore_generators([self], *saved["generators"])
 
     def seed_actions(self, seed: int) -> None:
         """Seed the generator that `action_space.sample` uses, also that of later spaces."""
@@ -92,5 +107,5 @@ class ReferenceSpaces:
         self._seed_actions()
 
     def _seed_actions(self) -> None:
-        if self._action_seed is not None and self._known is not None and self._known[1] is not None:
-            self._known[1].seed(self._action_seed)
+        if self._action_seed is not None and self._action_space is not None:
+            self._action_space.seed(self._action_seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .states import EnvState
 
 __all__ = ["EpisodeCounts"]
@@ -20,6 +22,7 @@ class EpisodeCounts:
         counts: {env_id: episodes ended since launch}.
         not_running: ids of the envs that are not in RUN.
         closed: True if there are no envs: before launch and after close.
+        episode_num: the argument.
     """
 
     def __init__(self, num_envs: int, episode_num: float) -> None:
@@ -28,7 +31,7 @@ class EpisodeCounts:
         self.counts = dict.fromkeys(self.all_ids, 0)
         self.not_running = set(self.all_ids)
         self.closed = True
-        self._episode_num = episode_num
+        self.episode_num = episode_num
 
     def open(self) -> None:
         """Begin with new envs: all are in INIT, and no episode has ended."""
@@ -58,7 +61,7 @@ class EpisodeCounts:
 
     def episodes_left(self, env_id: int) -> float:
         """Return how many episodes are left until the env is DONE; not above 0 if it is DONE already."""
-        return self._episode_num - self.counts[env_id]
+        return self.episode_num - self.counts[env_id]
 
     def count_end(self, env_id: int) -> bool:
         """Count an episode that has ended.
@@ -67,7 +70,17 @@ class EpisodeCounts:
             True if the env has another episode; False if that was the last one, and the env is DONE now.
         """
         self.counts[env_id] += 1
-        if self.counts[env_id] >= self._episode_num:
+        if self.counts[env_id] >= self.episode_num:
             self.set_state(env_id, EnvState.DONE)
             return False
         return True
+
+    def save(self) -> dict[str, Any]:
+        """Return states and counts, as `load` takes them."""
+        return {"states": self.states, "counts": self.counts}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue with the result of `save`."""
+        self.counts.update(saved["counts"])
+        for env_id, state in saved["states"].items():
+            self.set_state(env_id, state)

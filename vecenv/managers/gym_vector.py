@@ -35,6 +35,7 @@ from ..errors import ClosedError, ConfigError, StateError, take_rows, warn_calle
 from ..options import read_timeouts
 from ..registry import ENV_MANAGER_REGISTRY
 from ..report import Report
+from ..saved_state import SavedState, StateLike
 from ..statistics import Statistics
 from .env_spaces import ReferenceSpaces
 from .episode_counts import EpisodeCounts
@@ -46,6 +47,9 @@ from .states import EnvState
 from .timesteps import mark_end
 
 __all__ = ["GymVectorEnvManager"]
+
+#: Name of the class in saved states.
+_KIND = "GymVectorEnvManager"
 
 
 @ENV_MANAGER_REGISTRY.register("gym_vector")
@@ -75,6 +79,7 @@ class GymVectorEnvManager(EnvManager, PoolFace):
         "failures": None,  # `vecenv.FailurePolicy` or a dict of its fields
         "step_timeout": None,  # the same field of `timeouts`, in seconds
         "reset_timeout": None,
+        "resume": None,  # a file of `save`, or the result of `state_dict`; the first launch continues there
     }
 
     def __init__(
@@ -116,6 +121,7 @@ class GymVectorEnvManager(EnvManager, PoolFace):
         self._returns = np.zeros(vector_env.num_envs)
         self._last_obs: list[Any] = [None] * vector_env.num_envs
         self._pending_seeds: dict[int, int] = {}
+        self._resume: StateLike | None = self._cfg["resume"]
 
     def _make_vector_env(self, env_fns: list[Callable[[], Any]]) -> Any:
         # Imported here: vecenv.vector imports nothing of the managers, and only this manager imports vecenv.vector.
@@ -246,13 +252,19 @@ class GymVectorEnvManager(EnvManager, PoolFace):
     def launch(self, reset_param: None = None) -> None:
         """Reset all envs, like `reset`, for programs that launch every manager.
 
+        With the config key `resume`, the first launch continues where that state was saved; see `load_state_dict`.
+
         Raises:
             StateError: the manager is running.
-            ClosedError, ConfigError: as `reset`.
+            ClosedError, ConfigError: as `reset`, or as `load_state_dict`.
         """
         if not self._counts.closed:
             raise StateError(f"launch: {type(self).__name__} is running; close it first")
-        self.reset(reset_param)
+        if self._resume is None:
+            self.reset(reset_param)
+        else:
+            self._load(SavedState.read(self._resume))
+            self._resume = None
 
     def reset(self, reset_param: None = None) -> None:
         """Begin new episodes in all envs; counts and returns start at zero.
@@ -286,6 +298,73 @@ class GymVectorEnvManager(EnvManager, PoolFace):
             vector_env.close()
         finally:
             self._spaces.close()
+
+    # ---- saving ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the manager and of its vector env, a dict of plain values; see `save`."""
+        return self._save("state_dict").as_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was called; the vector env builds its envs again.
+
+        Raises:
+            ConfigError: the state is damaged, or it does not fit; nothing was changed.
+            StateError: the vector env is not one of vecenv.
+            Exception: as for `VectorEnv.load_state_dict`; the manager is closed then.
+        """
+        self._load(SavedState.read(state))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state into one file, as `BaseEnvManager.save`.
+
+        Raises:
+            ClosedError: the manager is closed or was never reset.
+            StateError: the vector env is not one of vecenv; and as for `VectorEnv.save`.
+            OSError: the file cannot be written.
+        """
+        self._save("save").write(path)
+
+    def _save(self, what: str) -> SavedState:
+        if self._counts.closed:
+            raise ClosedError(f"{what}: {type(self).__name__} is closed or was never reset")
+        inner = SavedState.read(self._own_vector_env(what).state_dict())
+        values = {
+            "counts": self._counts.save(),
+            "last_obs": self._last_obs,
+            "returns": self._returns,
+            "seeds": self._pending_seeds,
+            "spaces": self._spaces.save(),
+        }
+        return inner.around(_KIND, values)
+
+    def _load(self, saved: SavedState) -> None:
+        vector_env = self._own_vector_env("load_state_dict")
+        pool = vector_env.pool
+        saved.check(kind=_KIND, num_envs=pool.num_envs, autoreset_mode=pool.options.autoreset.name)
+        saved.check_spaces(pool.spaces.observation_space, pool.spaces.action_space, pool.implementation)
+        inner, values = saved.value
+        try:
+            vector_env.load_state_dict(inner)
+        except BaseException:
+            if vector_env.closed:
+                self.close()
+            raise
+        self._counts.open()
+        self._counts.load(values["counts"])
+        self._last_obs, self._returns = values["last_obs"], values["returns"]
+        self._pending_seeds = values["seeds"]
+        self._spaces.load(values["spaces"])
+
+    def _own_vector_env(self, what: str) -> Any:
+        """Return the vector env; raise StateError if it is not one of vecenv, whose state can be saved."""
+        from ..vector.base import BaseVectorEnv
+
+        if self._vector_env is None:
+            raise ClosedError(f"{what}: {type(self).__name__} is closed; make a new one")
+        if not isinstance(self._vector_env, BaseVectorEnv):
+            raise StateError(f"{what}: only vector envs of vecenv have a state, got {self._vector_env!r}")
+        return self._vector_env
 
     # ---- step --------------------------------------------------------------------------------
 

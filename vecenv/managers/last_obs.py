@@ -56,6 +56,11 @@ class LastObservations:
         self.rows[env_id] = obs
         self._batch = None
 
+    def load(self, rows: list[Any]) -> None:
+        """Continue with the `rows` of another object."""
+        self.clear()
+        self.rows = rows
+
     def stacked(self, ids: list[int]) -> Any:
         """Return the observations of these envs as one batch, if they came in the same batch; else None.
 

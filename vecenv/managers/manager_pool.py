@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import Config
 from ..core.layout.flags import Autoreset
-from ..core.pool.backends import make_pool
 from ..core.pool.pool import Pool
+from ..core.pool.recipe import PoolRecipe
 from ..core.pool.serial import SerialPool
 from ..core.spares.resets import SpareRule
 from ..envs.factory import EnvFactory
 from ..envs.seeding import episode_seed
 from ..errors import ClosedError
 from ..ray_options import read_ray_options
+from ..saved_state import SavedState
 from .env_driver import DriverSettings, DriverSnapshotter, EnvDriver, request_for_spare
 from .options import check_spares, pool_options
 
@@ -24,7 +25,7 @@ __all__ = ["ManagerPool"]
 
 @dataclass(eq=False)
 class ManagerPool:
-    """The pool of a manager, from `start` to `close`; ConfigError for a wrong `num_spare_envs`.
+    """The pool of a manager, from `open` to `close`; ConfigError for a wrong `num_spare_envs`.
 
     Attributes:
         owner: name of the manager's class, for messages.
@@ -37,6 +38,7 @@ class ManagerPool:
         num_spares_per_env: number of spare envs of each env.
         pool: None before launch and after close.
         local_pool: the pool of a manager without workers. It is kept after close, until the next launch; None before.
+        recipe: of the pool; known after the first `make`.
         may_autoreset: the pool was built to begin the next episode in the row that ended one.
         is_autoreset: workers still do so. Otherwise each reset is a command of its own.
     """
@@ -49,6 +51,7 @@ class ManagerPool:
     reset_inplace: bool
     pool: Pool | None = None
     local_pool: SerialPool | None = None
+    recipe: PoolRecipe = field(init=False)
     may_autoreset: bool = False
     is_autoreset: bool = False
 
@@ -67,32 +70,46 @@ class ManagerPool:
             raise ClosedError(f"{what}: {self.owner} is closed; call launch first")
         return self.pool
 
-    def start(self) -> Pool:
-        """Build and start the pool."""
+    def make(self, saved: SavedState | None) -> Pool:
+        """Make a pool, which continues a saved state if there is one; `open` starts it."""
+        recipe = self._plan(saved)
+        pool = recipe.make(saved)
+        self.recipe = recipe
+        return pool
+
+    def _plan(self, saved: SavedState | None) -> PoolRecipe:
+        """Return the recipe of a pool. Its envs are reset as those of the saved state, whatever the config says."""
+        may_autoreset = self._is_autoreset_allowed()
+        if saved is not None:
+            may_autoreset = saved.header.get("autoreset_mode") == Autoreset.SAME_STEP.name
         # An autoreset in the worker needs no round trip.
-        self.may_autoreset = self.is_autoreset = self._is_autoreset_allowed()
+        autoreset = Autoreset.SAME_STEP if may_autoreset else Autoreset.DISABLED
         settings = DriverSettings(
-            autoreset=self.may_autoreset,
+            autoreset=may_autoreset,
             abnormal_ends=not self.has_workers,
             has_columns=bool(self.cfg.get("shared_memory", True)),
         )
         factories = [EnvFactory(EnvDriver, (env_fn, env_id, settings)) for env_id, env_fn in enumerate(self.env_fns)]
-        autoreset = Autoreset.SAME_STEP if self.may_autoreset else Autoreset.DISABLED
         num_spares = self.num_spares_per_env * len(factories)
-        pool = self.pool = make_pool(
+        return PoolRecipe(
+            "AsyncSubprocessEnvManager" if self.is_async else "BaseEnvManager",
             read_ray_options(self.cfg["ray"]) if self.backend == "ray" else self.backend,
             factories,
             pool_options(self.cfg, autoreset),
-            snapshotter=DriverSnapshotter(),
+            DriverSnapshotter(),
             spares=SpareRule(num_spares, episode_seed, request_for_spare) if num_spares else None,
         )
+
+    def open(self, pool: Pool) -> None:
+        """Start the pool that `make` has returned."""
+        self.pool = pool
+        self.may_autoreset = self.is_autoreset = self.recipe.options.autoreset == Autoreset.SAME_STEP
         try:
             pool.start()  # A signal handler may call `close` during this call.
         except BaseException:
             self.pool = None
             raise
         self.local_pool = pool if isinstance(pool, SerialPool) else None
-        return pool
 
     def _is_autoreset_allowed(self) -> bool:
         """Return whether a reset may be part of a step: it has no time limit and is not repeated."""

@@ -48,6 +48,7 @@ BASE_CONFIG: dict[str, Any] = {
     "close_timeout": 5.0,  # limit for all envs together; workers that are still busy then are killed
     "timings": True,  # count how long each step and reset takes, see `statistics`
     "monitor": True,  # write a file by which `vecenv top` finds the pool
+    "resume": None,  # a file of `save`, or the result of `state_dict`; the first launch continues there
 }
 
 #: Keys of the managers with worker processes.

@@ -37,6 +37,12 @@ from .timesteps import HAS_INFO, REBUILT, split_rows
 
 __all__ = ["ResetScheduler"]
 
+#: Attributes that `save` returns, beside the seeds.
+_SAVED = (
+    *("attempts", "unstepped", "rebuilt", "_params", "_requests", "_requested"),
+    *("_replay_paths", "_replay_tokens", "_recording"),
+)
+
 
 class ResetScheduler:
     """Knows which resets are requested, under way, and to be tried again.
@@ -68,6 +74,16 @@ class ResetScheduler:
         self._recording: set[int] = set()
         self.seeds.open()
         self.on_rebuilt(self._counts.all_ids)
+
+    def save(self) -> dict[str, Any]:
+        """Return the resets under way, and the seeds, parameters and folders of later ones, as `load` takes them."""
+        return {**{name: getattr(self, name) for name in _SAVED}, "seeds": self.seeds.save()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue with the result of `save`."""
+        self.seeds.load(saved["seeds"])
+        for name in _SAVED:
+            setattr(self, name, saved[name])
 
     def record_to(self, folders: list[str]) -> None:
         """Record videos from each env's next reset on, each env to its folder."""

@@ -35,6 +35,15 @@ class ResetSeeds:
         self._in_use: dict[int, Seed] = {}
         self._num_episodes = dict.fromkeys(range(self._num_envs), 0)  # begun since the env was seeded
 
+    def save(self) -> dict[str, Any]:
+        """Return all seeds and counts, as `load` takes them."""
+        return {"waiting": self.waiting, "in_use": self._in_use, "num_episodes": self._num_episodes}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue with the result of `save`."""
+        self.waiting, self._in_use = saved["waiting"], saved["in_use"]
+        self._num_episodes = saved["num_episodes"]
+
     def give(self, seeds: Mapping[int, int], dynamic_seed: bool | None) -> None:
         """Store the seeds of the caller, {env_id: seed}."""
         self.waiting.update((env_id, (seed, dynamic_seed)) for env_id, seed in seeds.items())

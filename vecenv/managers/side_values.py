@@ -68,10 +68,14 @@ def _number(reward: Any) -> float:
 
 
 class AgentInfos:
-    """The form of the infos of envs that return a sequence of infos, one per agent."""
+    """The form of the infos of envs that return a sequence of infos, one per agent.
 
-    def __init__(self) -> None:
-        self._forms: dict[int, tuple[bool, int]] = {}  # env_id -> whether it is a tuple, number of agents
+    Args:
+        forms: those of another object, by env_id: whether it is a tuple, and the number of agents.
+    """
+
+    def __init__(self, forms: dict[int, tuple[bool, int]] | None = None) -> None:
+        self.forms = forms or {}
 
     def restore(self, ids: list[int], infos: list[Any], put_info: Callable[[int, Any], None]) -> None:
         """Make sequences of the infos of a step that came as sequences, and of infos of lost episodes of such envs.
@@ -83,16 +87,16 @@ class AgentInfos:
         """
         for row, info in enumerate(infos):
             if AGENTS in info:
-                self._forms[ids[row]] = info[AGENTS], len(info["agent_infos"])
+                self.forms[ids[row]] = info[AGENTS], len(info["agent_infos"])
                 put_info(row, infos_of_agents(info))
-            elif info.get("recovered") == "truncated" and ids[row] in self._forms:
+            elif info.get("recovered") == "truncated" and ids[row] in self.forms:
                 put_info(row, self.in_form_of(ids[row], info))
 
     def in_form_of(self, env_id: int, info: dict[str, Any]) -> Any:
         """Return an info that the env did not return itself, in the form of the env's other infos."""
-        if env_id not in self._forms:
+        if env_id not in self.forms:
             return info
-        is_tuple, count = self._forms[env_id]
+        is_tuple, count = self.forms[env_id]
         return infos_of_agents({**info, AGENTS: is_tuple, "agent_infos": [{}] * count})
 
 

@@ -232,6 +232,15 @@ class AsyncSubprocessEnvManager(BaseEnvManager):
             info = self._agent_infos.in_form_of(env_id, {"abnormal": True})
             self._received[env_id] = BaseEnvTimestep(None, None, False, info)
 
+    def _values(self) -> dict[str, Any]:
+        steps = {"stepping": self._stepping, "received": self._received, "incomplete": self._incomplete}
+        return {**super()._values(), **steps}
+
+    def _load_values(self, saved: dict[str, Any]) -> None:
+        self._stepping, self._received = saved["stepping"], saved["received"]
+        self._incomplete = saved["incomplete"]
+        super()._load_values(saved)
+
     def _drop_answers(self, ids: Sequence[int]) -> None:
         for env_id in ids:
             self._stepping.discard(env_id)

@@ -8,33 +8,24 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import dataclasses
-import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import gymnasium
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
 from ..core.layout.flags import Op
-from ..core.operations.engine import EnvSpaces
-from ..core.options import PoolOptions
 from ..core.parent.batch import Batch
-from ..core.pool.backends import make_pool
 from ..core.pool.face import PoolFace
 from ..core.pool.pool import Pool
-from ..core.recovery.resume import Resume
-from ..core.spares.resets import SpareRule
-from ..core.system.clock import check_timeout, now_ns
+from ..core.pool.recipe import PoolRecipe, values_of
+from ..core.system.clock import check_timeout
 from ..envs.state.generators import restore_generators, save_generators
-from ..envs.state.state import SNAPSHOTTER
 from ..errors import ClosedError, ConfigError, DifferentSpacesError, SpaceError, StateError, warn_caller
-from ..own_log import own_logger
-from ..ray_options import RayOptions
-from ..saved_state import SavedState, fingerprint
+from ..saved_state import SavedState
 from .results import Step
 
 __all__ = [
@@ -42,8 +33,6 @@ __all__ = [
     "ClosedVectorEnvError",
     "NoCallError",
     "PendingCallError",
-    "PoolRecipe",
-    "SavedVectorEnv",
     "check_method",
     "check_name",
 ]
@@ -51,7 +40,6 @@ __all__ = [
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_LOG = own_logger()
 #: Names of the spaces that callers may hold.
 _SPACES = ("observation_space", "action_space", "single_observation_space", "single_action_space")
 _NO_SPACES: Mapping[str, Any] = MappingProxyType({})
@@ -96,45 +84,6 @@ def check_name(what: str, name: Any) -> None:
         raise TypeError(f"{what}: expected the name of an attribute, got {name!r}")
 
 
-@dataclasses.dataclass(frozen=True)
-class PoolRecipe:
-    """The arguments from which a vector env makes its pool; see `make_pool`."""
-
-    backend: str | RayOptions
-    env_fns: Sequence[Callable[[], Any]]
-    options: PoolOptions
-    adapt: Callable[[Any], Any]
-    spares: SpareRule | None = None
-
-    @property
-    def num_spare_envs(self) -> int:
-        """Number of spare envs."""
-        return 0 if self.spares is None else self.spares.num_spares
-
-
-@dataclasses.dataclass
-class SavedVectorEnv:
-    """The pickled part of the state of a vector env.
-
-    Attributes:
-        resume: the envs.
-        generators: those of the spaces, as `save_generators` returns them.
-        front_end: the other values that the next results depend on.
-    """
-
-    resume: Resume
-    generators: tuple[list[Any], list[Any]]
-    front_end: dict[str, Any]
-
-
-def _read_resume(saved: SavedState, spaces: EnvSpaces | None, implementation: str) -> Resume:
-    """Return the envs of a saved state if they have these spaces; no pickle is run before if the spaces are known."""
-    if spaces is not None:
-        saved.check_spaces(spaces.observation_space, spaces.action_space, implementation)
-    resume: Resume = saved.value.resume
-    return resume
-
-
 class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector env over a pool: order of calls, and closing."""
 
@@ -143,7 +92,6 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
     #: The space of one env's rewards, as the env or a layer under it declares it; None if a reward is one number.
     reward_space: Any = None
     closed = True  # True until the workers have started
-    _kind: ClassVar[str]  # name of the class in saved states
     _recipe_of_pool: PoolRecipe
     _deliver_step: Callable[[Batch], Step]
 
@@ -190,10 +138,9 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     # ---- start -------------------------------------------------------------------------------
 
-    def _make_pool(
-        self, backend: str | RayOptions, env_fns: Sequence[Callable[[], Any]], options: PoolOptions, **parts: Any
-    ) -> Pool:
-        pool = self._pool = make_pool(backend, env_fns, options, **parts)
+    def _make_pool(self, saved: SavedState | None) -> Pool:
+        """Make the pool, which continues a saved state if there is one."""
+        pool = self._pool = self._recipe_of_pool.make(saved)
         self.env_fns = pool.env_fns
         return pool
 
@@ -234,7 +181,7 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._check_idle("load_state_dict")
         saved = SavedState.read(state)
         pool, spaces = self._pool, {name: space for name, space in vars(self).items() if name in _SPACES}
-        self._make(saved)
+        self._make_pool(saved)
         try:
             pool.close()
             self._release_views()
@@ -266,57 +213,28 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _save(self, what: str) -> SavedState:
         self._check_idle(what)
-        pool, began_ns = self._pool, now_ns()
-        resume = self._ask(what, pool.save)
-        num_repeated = sum(len(plan.entries) for job in resume.restore_jobs.values() for plan in job.attempts[:1])
-        spaces = pool.spaces.observation_space, pool.spaces.action_space
-        saved = SavedState.of(
-            SavedVectorEnv(resume, save_generators(self), self._save_front_end()),
-            kind=self._kind,
-            num_envs=pool.num_envs,
-            num_spare_envs=self._recipe_of_pool.num_spare_envs,
-            autoreset_mode=self._recipe_of_pool.options.autoreset.name,
-            env=str(pool.properties.get("name")),
-            observation_space=str(spaces[0]),
-            action_space=str(spaces[1]),
-            spaces=fingerprint(*spaces),
-            implementation=self.implementation,
-            num_repeated=num_repeated,
-            rng_entropy=pool.options.rng_entropy,
-        )
-        text = "saved %d envs: %d bytes, %d commands to repeat (%.3g s)"
-        _LOG.info(text, self.num_envs, len(saved.data), num_repeated, (now_ns() - began_ns) / 1e9)
-        return saved
+        return self._ask(what, self._recipe_of_pool.save, self._pool, self._values)
 
-    def _make(self, saved: SavedState | None) -> Pool:
-        """Make the pool, which continues a saved state if there is one."""
-        recipe, resume = self._recipe_of_pool, None
-        options = recipe.options
-        if saved is not None:
-            counts = {"num_envs": len(recipe.env_fns), "num_spare_envs": recipe.num_spare_envs}
-            saved.check(kind=self._kind, **counts, autoreset_mode=options.autoreset.name)
-            options = dataclasses.replace(options, rng_entropy=saved.header["rng_entropy"])
-            resume = functools.partial(_read_resume, saved)
-        parts = {"adapt": recipe.adapt, "snapshotter": SNAPSHOTTER, "spares": recipe.spares, "resume": resume}
-        return self._make_pool(recipe.backend, recipe.env_fns, options, **parts)
+    def _values(self) -> dict[str, Any]:
+        return {"generators": save_generators(self), **self._save_front_end()}
 
     def _continue(self, saved: SavedState | None, spaces: Mapping[str, Any] = _NO_SPACES) -> None:
         """Continue where a saved state ends, if there is one; called after the start.
 
         Args:
-            saved: as for `_make`.
+            saved: as for `_make_pool`.
             spaces: objects that the caller has, to be used in place of equal ones, by name.
         """
         vars(self).update(spaces)
         if saved is None:
             return
         try:
-            state: SavedVectorEnv = saved.value
-            paths, generators = state.generators
+            values = values_of(saved)
+            paths, generators = values["generators"]
             for _, path, _ in paths:
                 getattr(self, path[0])  # some spaces are made when they are first read
             restore_generators([self], paths, generators)
-            self._load_front_end(state.front_end)
+            self._load_front_end(values)
         except BaseException:
             self._pool.close()
             raise

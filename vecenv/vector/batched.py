@@ -26,8 +26,10 @@ from ..core.layout.spec import Array, Leaf, copy_spaces
 from ..core.options import DEFAULT_START_METHOD, PoolOptions
 from ..core.parent.batch import Batch
 from ..core.parent.leases import NUM_LEASES
+from ..core.pool.recipe import PoolRecipe
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, read_drawn_seeds
 from ..envs.remote import CallBatch, SetBatchAttribute, render
+from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError, convert_rows
 from ..gymnasium_api.reward_spaces import reward_shape_of
 from ..options import EngineLike, FailuresLike, TimeoutsLike
@@ -37,7 +39,7 @@ from ..statistics import ShardInfo, Statistics
 from ..values.checks import check_flag
 from ..values.nested import map_structure
 from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
-from .base import BaseVectorEnv, PoolRecipe, check_method, check_name
+from .base import BaseVectorEnv, check_method, check_name
 from .batched_data import final_infos, flatten, join_infos, pick_rows, split_actions
 from .nested import merge, own, view
 from .options import read_pool_options
@@ -85,7 +87,6 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         implementation: 'native' or 'python', the code that moves the data.
     """
 
-    _kind = "BatchedVectorEnv"
     _setting_names = SettingNames(overlap="", spare_envs="", infos="", collect="")
 
     def __init__(
@@ -139,9 +140,9 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
             warns_of_views=not self.copy,
             **common,
         )
-        self._recipe_of_pool = PoolRecipe(backend, env_fns, options, adapt_batched)
+        self._recipe_of_pool = PoolRecipe("BatchedVectorEnv", backend, env_fns, options, SNAPSHOTTER, adapt_batched)
         saved = None if resume is None else SavedState.read(resume)
-        pool = self._make(saved)
+        pool = self._make_pool(saved)
         self._start()
         self.seeds: tuple[Any, ...] = (None,) * pool.num_envs
         self._new_batches = set(range(pool.num_envs))  # no reset of them was received yet

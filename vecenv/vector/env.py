@@ -28,11 +28,13 @@ from ..core.layout.spec import copy_spaces
 from ..core.options import DEFAULT_START_METHOD, PoolOptions
 from ..core.parent.batch import Batch
 from ..core.parent.leases import NUM_LEASES
+from ..core.pool.recipe import PoolRecipe
 from ..core.spares.resets import SpareRule
 from ..core.system.clock import check_timeout
 from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, GetOrCall, SetAttribute, without_bounds
 from ..envs.seeding import episode_seed
+from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, DifferentSpacesError, StateError, converted
 from ..gymnasium_api.registrations import has_own_batches
 from ..options import EngineLike, FailuresLike, TimeoutsLike
@@ -54,7 +56,7 @@ from .arguments import (
     read_seeds,
     wants_same_spaces,
 )
-from .base import BaseVectorEnv, PoolRecipe, check_method, check_name
+from .base import BaseVectorEnv, check_method, check_name
 from .infos import InfoReader, LegacyInfoReader
 from .options import find_names, read_pool_options, suggest
 from .results import ConcatenatedResults, Results, Step
@@ -100,8 +102,6 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
     Attributes:
         implementation: 'native' or 'python', the code that moves the data.
     """
-
-    _kind = "VectorEnv"
 
     def __init__(
         self,
@@ -246,9 +246,9 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         spares = SpareRule(num_spares, episode_seed) if num_spares else None
         self._is_same, self._has_statistics = is_same, has_statistics
         self._make_reader = LegacyInfoReader if infos == "legacy" else InfoReader
-        self._recipe_of_pool = PoolRecipe(backend, env_fns, options, adapt, spares)
+        self._recipe_of_pool = PoolRecipe("VectorEnv", backend, env_fns, options, SNAPSHOTTER, adapt, spares)
         saved = None if resume is None else SavedState.read(resume)
-        pool = self._make(saved)
+        pool = self._make_pool(saved)
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
         if num_spares % self.num_envs and self.batch_size not in (None, self.num_envs):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import abc
+import os
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from vecenv.alf.base.spec import TensorSpec
+from vecenv.alf.base.spec import TensorSpec, space_of_specs
 from vecenv.alf.base.timestep import TimeStep, time_step_spec
+from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, StateError
+from vecenv.saved_state import SavedState, fingerprint
 from vecenv.values.own_attributes import get_listed_state, set_listed_state
 
 
@@ -148,6 +152,81 @@ class AlfEnvironment(abc.ABC):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned."""
         set_listed_state(self, state)
+
+    # ---- saving --------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the environment, from which another one continues; see `save`.
+
+        Returns:
+            A dict of plain values, for `torch.save({"model": model.state_dict(), "env": env.state_dict()}, path)`.
+
+        Raises:
+            StateError: as for `save`.
+        """
+        return self._save_state("state_dict").as_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was called. With workers, all envs are built again.
+
+        Args:
+            state: the result of `state_dict` of an environment that was built in the same way.
+
+        Raises:
+            ConfigError: the state is damaged, or it does not fit; nothing was changed if it was saved by another class.
+            Exception: as for the constructor; the environment must be closed then.
+        """
+        saved = SavedState.read(state)
+        self._check_state(saved)
+        self._load_state(saved)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state into one file, from which another environment continues with the same results.
+
+        The state contains the envs and their random generators, seeds that are still to be given, and the current time
+        step. The file replaces an older one when it is complete. It contains pickles, so load only files that you
+        trust.
+
+        Raises:
+            StateError: a call is under way. Without workers: the state of an env within its episode is not known.
+            ClosedError: the environment is closed.
+            OSError: the file cannot be written.
+        """
+        self._save_state("save").write(path)
+
+    def _save_state(self, what: str) -> SavedState:
+        """Return the state; `what` is the name of the calling method, for errors."""
+        snapshot = SNAPSHOTTER.capture(self, within_episode=True)
+        if snapshot is None or not snapshot.is_complete:
+            raise StateError(
+                f"{what}: the state of {type(self).__name__} within an episode is not known. Call "
+                "vecenv.register_pickled_state for the class of its env, or use ParallelAlfEnvironment with workers"
+            )
+        spaces = self._state_spaces()
+        return SavedState.of(
+            snapshot.state,
+            kind=type(self).__name__,
+            num_envs=self.batch_size,
+            autoreset_mode="NEXT_STEP",
+            env=self.task_names[0],
+            observation_space=str(spaces[0]),
+            action_space=str(spaces[1]),
+            spaces=fingerprint(*spaces),
+            implementation="python",
+            num_repeated=0,
+        )
+
+    def _check_state(self, saved: SavedState) -> None:
+        """Raise ConfigError if the header of a state does not fit; no pickle is run."""
+        saved.check(kind=type(self).__name__, num_envs=self.batch_size)
+        saved.check_spaces(*self._state_spaces(), "python")
+
+    def _load_state(self, saved: SavedState) -> None:
+        """Continue with a state that was checked."""
+        SNAPSHOTTER.restore(self, saved.value)
+
+    def _state_spaces(self) -> tuple[Any, Any]:
+        return space_of_specs(self.observation_spec()), space_of_specs(self.action_spec())
 
     def has_own_methods(self) -> bool:
         """Return whether the object has a `step` or `reset` that is not its class's."""

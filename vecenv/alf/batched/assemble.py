@@ -31,7 +31,11 @@ _LAST = int(StepType.LAST)
 
 
 class Assembler:
-    """Builds time steps of B = `size` rows of the environments of a started pool."""
+    """Builds time steps of B = `size` rows of the environments of a started pool.
+
+    Attributes:
+        known_infos: the only state.
+    """
 
     def __init__(self, pool: Pool, description: EnvDescription, size: int) -> None:
         self._spec = pool.obs_spec
@@ -50,7 +54,7 @@ class Assembler:
         self._action_leaf = None if isinstance(self._action_spec, (dict, tuple, list)) else self._action_spec.dtype
         self._leaf_dtype: np.dtype[Any] = getattr(self._observation_spec, "dtype", np.dtype(np.float32))
         self._whole_spec = (self._observation_spec, None, None, self._action_spec)  # Only the structure is used.
-        self._known_infos = KnownInfos(description.specs.env_info, (size,))
+        self.known_infos = KnownInfos(description.specs.env_info, (size,))
         self._env_ids = np.arange(size, dtype=np.int32)
 
     def build(self, batch: Batch, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
@@ -71,8 +75,8 @@ class Assembler:
         reward = _own(rows.column("reward"), np.dtype(np.float32))
         if reward.shape != self._reward_shape:
             reward = reward.reshape(self._reward_shape)
-        if infos or self._known_infos.zeros:
-            infos = self._known_infos.complete(infos)
+        if infos or self.known_infos.zeros:
+            infos = self.known_infos.complete(infos)
         return TimeStep(step_type, reward, discount, observation, prev_action, self._env_ids.copy(), (), infos)
 
     def _copied(self, copy: Callable[..., Any], *args: Any) -> Any:

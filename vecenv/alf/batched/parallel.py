@@ -38,8 +38,10 @@ from vecenv.core.layout.messages import copy_value
 from vecenv.core.layout.spec import Leaf
 from vecenv.core.options import check_env_fns
 from vecenv.core.parent.batch import Batch
-from vecenv.core.pool.backends import BACKENDS, make_pool
+from vecenv.core.pool.backends import BACKENDS
 from vecenv.core.pool.face import PoolFace
+from vecenv.core.pool.pool import Pool
+from vecenv.core.pool.recipe import PoolRecipe, values_of
 from vecenv.core.spares.resets import SpareRule
 from vecenv.envs.factory import EnvFactory
 from vecenv.envs.remote import CallMethod
@@ -48,6 +50,7 @@ from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ClosedError, ConfigError, SpaceError
 from vecenv.options import FailuresLike, TimeoutsLike
 from vecenv.ray_options import RayOptions, read_backend
+from vecenv.saved_state import SavedState, StateLike
 from vecenv.values.checks import check_choice, check_flag, check_whole
 from vecenv.values.nested import map_structure
 from vecenv.vector.infos import InfoReader
@@ -107,6 +110,7 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
         timeouts: TimeoutsLike = None,
         failures: FailuresLike = None,
         ray: RayOptions | Mapping[str, Any] | None = None,
+        resume: StateLike | None = None,
         **options: Any,
     ) -> None:
         """Start the workers and build all environments.
@@ -134,6 +138,9 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
             failures: the policy for workers that die or hang: a `vecenv.FailurePolicy`, a dict of its fields, or a
                 value of `on_failure`. Default: both are recovered.
             ray: options of `backend="ray"`, a `vecenv.RayOptions` or a dict of its fields. Default: its defaults.
+            resume: a file of `save`, or the result of `state_dict`, where the environment continues. The constructors
+                must be the same; the number of workers and the backends 'process' and 'serial' may differ. None
+                (default): all envs are new.
             **options: options of the pool (`num_workers`, `threads_per_worker`, `build`, `context`, `depth`, ...), as
                 for `vecenv.VectorEnv`, and the fields of the two above one by one: `step_timeout`, `reset_timeout`,
                 `construct_timeout`, `call_timeout`, `close_timeout` (seconds, None: no limit), `on_failure`,
@@ -141,8 +148,8 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
                 that a slow reset delays no other env.
 
         Raises:
-            ConfigError: an argument is wrong, an option is given twice, or the environments differ (a ValueError, and
-                an AssertionError too).
+            ConfigError: an argument is wrong, an option is given twice, the environments differ, or `resume` is damaged
+                or does not fit (a ValueError, and an AssertionError too).
             SpaceError: the specs of two environments differ (a ValueError).
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
             Exception: raised by a constructor.
@@ -162,18 +169,38 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
         fixed = pool_options(options, timeouts, failures, autoreset=Autoreset.NEXT_STEP)
         is_ahead = not blocking and bool(num_spares or reset_ahead)
         spares = SpareRule(num_spares, episode_seed, env_fns=env_fns[num_rows:]) if is_ahead else None
-        engine = read_backend(backend, ray)
-        self._pool = make_pool(engine, env_fns[:num_rows], fixed, adapt=adapt, snapshotter=SNAPSHOTTER, spares=spares)
-        self._pool.start()
+        self._is_ahead = is_ahead
+        self._recipe_of_pool = PoolRecipe(
+            "ParallelAlfEnvironment",
+            read_backend(backend, ray),
+            env_fns[:num_rows],
+            fixed,
+            SNAPSHOTTER,
+            adapt,
+            spares,
+        )
+        saved = None if resume is None else SavedState.read(resume)
+        self._open(self._recipe_of_pool.make(saved), saved)
+
+    def _open(self, pool: Pool, saved: SavedState | None) -> None:
+        """Start a pool, and continue a saved state if there is one."""
+        self._pool = pool
+        pool.start()
         try:
-            self._read_descriptions(is_ahead)
+            self._read_descriptions(self._is_ahead)
+            values = {} if saved is None else values_of(saved)
+            time_step = values.get("time_step")
+            if time_step is not None and self.is_tensor_based:
+                time_step = to_tensors(time_step)
+            self._current_time_step = time_step
+            self._assembler.known_infos = values.get("known_infos", self._assembler.known_infos)
         except BaseException:
-            self._pool.close()
+            pool.close()
             raise
-        self.implementation = self._pool.implementation
-        self.seeds: tuple[int | None, ...] = (None,) * num_rows
-        self._next_seeds: list[int] | None = None
-        self._was_reset = False
+        self.implementation = pool.implementation
+        self.seeds: tuple[int | None, ...] = values.get("seeds", (None,) * pool.num_envs)
+        self._next_seeds: list[int] | None = values.get("next_seeds")
+        self._was_reset = values.get("was_reset", False)
 
     def _read_descriptions(self, is_ahead: bool) -> None:
         """Get the descriptions of all rows' envs, check that they are equal, and build the parts that need them."""
@@ -298,6 +325,36 @@ class ParallelAlfEnvironment(PoolFace, FixedSpecs, AlfEnvironment):
             hint = f", or {with_spares} with spare envs" if with_spares > count else ""
             raise ConfigError(f"seed: expected {count}, one per env{hint}, got {len(seeds)}", key="seed")
         self._next_seeds = [*map(check_seed, seeds)][:count]
+
+    # ---- saving --------------------------------------------------------------------------------
+
+    def _save_state(self, what: str) -> SavedState:
+        self._check_open(what)
+        return self._recipe_of_pool.save(self._pool, self._values)
+
+    def _values(self) -> dict[str, Any]:
+        return {
+            "time_step": None if self._current_time_step is None else to_arrays(self._current_time_step),
+            "known_infos": self._assembler.known_infos,
+            "seeds": self.seeds,
+            "next_seeds": self._next_seeds,
+            "was_reset": self._was_reset,
+        }
+
+    def _check_state(self, saved: SavedState) -> None:
+        self._check_open("load_state_dict")  # the recipe checks the state
+
+    def _load_state(self, saved: SavedState) -> None:
+        pool = self._recipe_of_pool.make(saved)
+        self._pool.close()
+        self._open(pool, saved)
+
+    def _state_spaces(self) -> tuple[Any, Any]:
+        return self._pool.spaces.observation_space, self._pool.spaces.action_space
+
+    def _check_open(self, what: str) -> None:
+        if self._pool.closed:
+            raise ClosedError(f"{what}: the environment is closed")
 
     # ---- properties ----------------------------------------------------------------------------
 

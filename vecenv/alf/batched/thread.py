@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from vecenv.alf.base.actions import rows_of
 from vecenv.alf.base.environment import AlfEnvironment
@@ -23,6 +23,7 @@ from vecenv.core.options import Limits, resolve
 from vecenv.core.parent.reports import ReportSchedule, report
 from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError, locate
 from vecenv.options import UNSET, TimeoutsLike, read_timeouts
+from vecenv.saved_state import SavedState, StateLike
 from vecenv.values.checks import check_callable
 
 #: A wait without a limit wakes up this often to count the time of the operation.
@@ -43,6 +44,7 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
         ((1, 4), [0])
     """
 
+    state_names: ClassVar[tuple[str, ...]] = ("_stack",)
     batched = True
     batch_size = 1
 
@@ -57,6 +59,7 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
         step_timeout: float | None = UNSET,
         call_timeout: float | None = UNSET,
         close_timeout: float | None = UNSET,
+        resume: StateLike | None = None,
     ) -> None:
         """Build the environment in a new thread.
 
@@ -65,10 +68,12 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
             tensors, timeouts: as for `ParallelAlfEnvironment`.
             construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout: the fields of `timeouts` one by
                 one, in seconds. Here None means no limit.
+            resume: a file of `save`, or the result of `state_dict`, where the environment continues. Generators of the
+                program, such as that of `numpy.random`, are not part of it. None (default): the environment is new.
 
         Raises:
             ConfigError: the environment is batched or tensor based (an AssertionError too), the constructor cannot be
-                called, a limit is not a number above 0, or it is given twice.
+                called, a limit is not a number above 0, or it is given twice; or `resume` does not fit.
             WorkerTimeoutError: the constructor took too long.
             Exception: raised by the constructor.
         """
@@ -97,6 +102,8 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
                     key="env_constructor",
                 )
             self._stack = StepStack(self._env.env_info_spec(), 1)
+            if resume is not None:
+                self.load_state_dict(SavedState.read(resume).as_dict())
         except BaseException:
             built = getattr(self, "_env", None)
             self._end(built if hasattr(built, "close") else None)
@@ -184,6 +191,15 @@ class ThreadEnvironment(AlfEnvironmentBaseWrapper):
         return lambda *args, **kwargs: self.call(name, *args, **kwargs)
 
     # ---- end -----------------------------------------------------------------------------------
+
+    def _save_state(self, what: str) -> SavedState:
+        if self._closed:
+            raise ClosedError(f"{what}: the environment is closed")
+        inner: SavedState = self._run("call", lambda: self._env._save_state(what))
+        return inner.around(type(self).__name__, self.get_state())
+
+    def _load_state(self, saved: SavedState) -> None:
+        self._run("call", lambda: super(ThreadEnvironment, self)._load_state(saved))
 
     def close(self) -> None:
         """Close the environment and end the thread; may be called again.

@@ -10,6 +10,7 @@ from vecenv.alf.base.environment import AlfEnvironment, check_environment
 from vecenv.alf.base.steps import with_step_type
 from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.errors import ConfigError
+from vecenv.saved_state import SavedState
 from vecenv.values.checks import check_whole
 
 
@@ -86,6 +87,22 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
 
     def sync_progress(self) -> None:
         self._env.sync_progress()
+
+    def _save_state(self, what: str) -> SavedState:
+        return self._env._save_state(what).around(type(self).__name__, self.get_state())
+
+    def _check_state(self, saved: SavedState) -> None:
+        saved.check(kind=type(self).__name__)
+        saved.check_spaces(*self._state_spaces(), saved.header["implementation"])
+
+    def _load_state(self, saved: SavedState) -> None:
+        inner, own = SavedState.read(saved.value[0]), saved.value[1]
+        self._env._check_state(inner)
+        self._env._load_state(inner)
+        self.set_state(own)
+
+    def _state_spaces(self) -> tuple[Any, Any]:
+        return self._env._state_spaces()
 
     def close(self) -> None:
         self._env.close()

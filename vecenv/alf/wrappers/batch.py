@@ -43,6 +43,7 @@ class TensorWrapper(AlfEnvironmentBaseWrapper):
 class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
     """A single environment of arrays as a batch of one, with tensors."""
 
+    state_names: ClassVar[tuple[str, ...]] = ("_stack",)
     batched = is_tensor_based = True
     batch_size = 1
 

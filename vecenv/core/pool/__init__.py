@@ -2,6 +2,7 @@
 
 pool            the public calls
 face            the members that front ends have in common
+recipe          makes the pool of a front end, saves both, and continues them
 backends        makes a pool by the name of its engine
 serial          an engine with the envs in the caller's process
 process         an engine with the envs in worker processes
