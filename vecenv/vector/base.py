@@ -203,6 +203,11 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     # ---- saving ------------------------------------------------------------------------------
 
+    @functools.cached_property
+    def extra_state(self) -> dict[str, Any]:
+        """States of the parts of vecenv above this object, by name: saved with it, and replaced by a load."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all envs and of this object, from which another one continues; see `save`.
 
@@ -264,8 +269,9 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         resume = self._ask(what, pool.save)
         num_repeated = sum(len(plan.entries) for job in resume.restore_jobs.values() for plan in job.attempts[:1])
         spaces = pool.spaces.observation_space, pool.spaces.action_space
+        front_end = {**self._save_front_end(), "extra_state": self.extra_state}
         saved = SavedState.of(
-            SavedVectorEnv(resume, save_generators(self), self._save_front_end()),
+            SavedVectorEnv(resume, save_generators(self), front_end),
             kind=self._kind,
             num_envs=pool.num_envs,
             autoreset_mode=self._recipe_of_pool.options.autoreset.name,
@@ -309,6 +315,7 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 getattr(self, path[0])  # some spaces are made when they are first read
             restore_generators([self], paths, generators)
             self._load_front_end(state.front_end)
+            self.extra_state = state.front_end["extra_state"]
         except BaseException:
             self._pool.close()
             raise
