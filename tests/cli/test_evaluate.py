@@ -158,6 +158,17 @@ def test_options_reach_the_function(run):
 
 
 @pytest.mark.extended
+def test_resume_plays_the_episodes_that_are_left(run, tmp_path):
+    file = tmp_path / "episodes"
+    arguments = ("--seeds", "1,2,3,4", "--envs", 1, "--resume", file, "--json")
+    for _ in range(2):
+        code, out, _ = evaluate_in_shell(run, *arguments, policy=f"{NAME}:fails")
+        assert code == 1 and json.loads(out)["seeds"] == [1, 2] and len(file.read_text().splitlines()) == 3
+    code, out, err = evaluate_in_shell(run, *arguments, policy=ACT)
+    assert (code, out) == (2, "") and "was begun with policies=['fails'], and this is ['act']" in err
+
+
+@pytest.mark.extended
 def test_failure_of_the_policy_shows_the_episodes_that_had_ended(run):
     code, out, err = evaluate_in_shell(run, "--seeds", "1,2,3,4", "--envs", 1, policy=f"{NAME}:fails")
     assert code == 1 and out.splitlines()[0] == "SeedEnv: 2 of 4 episodes"

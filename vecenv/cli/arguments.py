@@ -119,6 +119,7 @@ def _add_evaluate(add: AddArgument) -> None:
     _add(add, "--max-steps")
     add("--rng", choices=("per-episode",), help="give the policy a random generator per row as a third argument")
     add("--batch-rows", type=count, metavar="K", help="call the policy with exactly K rows, padded")
+    add("--resume", metavar="FILE", help="keep ended episodes in FILE; after a kill, the same command plays the others")
     add("--videos", type=natural, default=0, metavar="K", help="record the episodes of the first K seeds")
     add("--out", type=Path, default=Path("video"), metavar="DIR", help="folder of the videos (default: %(default)s)")
     about = "write all results to a file; without FILE or with -, to standard output, and the table to standard error"

@@ -58,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
             videos=options.videos,
             rng=options.rng,
             batch_rows=options.batch_rows,
+            resume=options.resume,
             **({} if options.workers is None else {"num_workers": options.workers}),
         )
     return 0

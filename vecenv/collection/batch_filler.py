@@ -23,7 +23,7 @@ from ..vector import VectorEnv
 from .columns import UNUSED_ROW, Columns
 from .interrupts import DelayedInterrupts
 from .plans import Plan
-from .progress import Progress
+from .progress import SAME_POLICY, Progress
 from .shard_envs import ShardEnvs
 
 __all__ = ["BatchFiller"]
@@ -160,6 +160,8 @@ class BatchFiller:
 
     def _begin_run(self) -> None:
         progress = self._progress
+        if progress.policy is SAME_POLICY:
+            progress.policy = self._policy.policy
         if progress.policy != self._policy.policy:  # a new policy has no state for episodes that began without it
             self._policy.begin(np.flatnonzero(~progress.has_ended & ~progress.is_fresh))
             progress.policy = self._policy.policy

@@ -16,7 +16,7 @@ from .batch_filler import BatchFiller
 from .columns import Columns
 from .interrupts import DelayedInterrupts
 from .plans import EpisodePlan, FlatPlan, Plan, TimeMajorPlan
-from .progress import prepare, progress_of, reset_envs
+from .progress import Progress, prepare, progress_of, reset_envs
 from .shard_work import ShardWork
 from .transitions import Transitions
 
@@ -257,7 +257,11 @@ class _Work:
         if self._min_count is not None and self._overlap:
             raise ConfigError(f"{what}: overlap has fixed groups; min_count has none", key="overlap")
         self._seed = seed
-        self._progress = progress_of(envs)
+        progress_of(envs)  # raises the error of observations without columns
+
+    @property
+    def _progress(self) -> Progress:
+        return progress_of(self._envs)  # `load_state_dict` replaces it
 
     def collect_steps(self, steps: int, is_time_major: bool) -> Transitions:
         self._prepare()

@@ -18,7 +18,10 @@ from ..gymnasium_api.registrations import has_own_batches
 from ..vector import VectorEnv
 from ..vector.base import ClosedVectorEnvError
 
-__all__ = ["ObsColumns", "Progress", "prepare", "progress_of", "reset_envs"]
+__all__ = ["SAME_POLICY", "ObsColumns", "Progress", "prepare", "progress_of", "reset_envs"]
+
+#: The policy of saved progress: the next policy continues its episodes.
+SAME_POLICY: Any = object()
 
 
 class ObsColumns:
@@ -133,6 +136,14 @@ class Progress:
         self.first = 0
         self.policy: Any = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("obs_columns", "policy")}
+
+    def complete(self, spaces: Any) -> None:
+        """Add what a pickle leaves out: the layout of the observations, and the policy."""
+        if "policy" not in vars(self):
+            self.obs_columns, self.policy = ObsColumns(spaces.observation_space), SAME_POLICY
+
     def begin_episodes(self, env_ids: Array | slice, obs: Sequence[Array]) -> None:
         """Record that envs were reset, with these first observations, columns (K, *S)."""
         for current, leaf in zip(self.obs, obs):
@@ -155,21 +166,21 @@ class Progress:
         self.returns[env_ids] = 0.0
 
 
-#: The attribute of a vector env that holds its progress. A table with weak keys would keep both: the progress has the
-#: policy, and a policy or an exception of it may refer to the vector env.
-_ATTRIBUTE = "_collection_progress"
+#: The name of the progress in the `extra_state` of a vector env. A table with weak keys would keep both: the progress
+#: has the policy, and a policy or an exception of it may refer to the vector env.
+_NAME = "collection"
 
 
 def progress_of(envs: VectorEnv) -> Progress:
-    """Return the progress of a vector env, the same object each time.
+    """Return the progress of a vector env, the same object until `load_state_dict`; also that of a saved state.
 
     Raises:
         ConfigError: functions of the program batch its observations.
     """
-    found = vars(envs).get(_ATTRIBUTE)
+    found: Progress | None = envs.extra_state.get(_NAME)
     if found is None:
-        found = Progress(envs.num_envs, envs.pool.spaces)
-        setattr(envs, _ATTRIBUTE, found)
+        found = envs.extra_state[_NAME] = Progress(envs.num_envs, envs.pool.spaces)
+    found.complete(envs.pool.spaces)
     return found
 
 

@@ -10,6 +10,7 @@ Files, in the order in which a call passes them:
     policy_rows    the last observations; call the policy with those of the envs that need an action
     episodes       the loop: resets with seeds, steps, ends, cuts
     result         the results of one policy, the differences between policies, confidence intervals
+    episode_log    the file of a call with `resume`
 
 It stands above the vector envs and beside the collectors.
 """

@@ -2,22 +2,67 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..core.system.clock import limit_of
 from ..errors import ConfigError, add_notes
 from ..policies import check_policy, evaluation_mode
-from ..values.checks import check_callable, check_choice, check_seconds, check_whole
-from ..vector.env import check_options
+from ..saved_state import fingerprint
+from ..values.checks import check_callable, check_choice, check_flag, check_seconds, check_whole
+from ..vector.env import VectorEnv, check_options
 from .envs import Videos, open_envs
+from .episode_log import EpisodeLog
 from .episodes import Episodes
 from .policy_rows import PolicyRows
 from .result import Comparison, EpisodeResult, Evaluation
 from .seeds import read_seeds
 
 __all__ = ["compare", "evaluate"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """Arguments of `evaluate` and `compare`; `read` checks them."""
+
+    timeout: float | None
+    max_steps: int | None
+    rng: str | None
+    batch_rows: int | None
+    on_episode: Callable[[EpisodeResult], object] | None
+
+    @classmethod
+    def read(cls, timeout: Any, max_steps: Any, rng: Any, batch_rows: Any, on_episode: Any) -> _Settings:
+        if on_episode is not None:
+            check_callable("on_episode", on_episode)
+        check_choice("rng", rng, (None, "per-episode"))
+        timeout = None if timeout is None else check_seconds("timeout", timeout)
+        max_steps = None if max_steps is None else check_whole("max_steps", max_steps, 1)
+        batch_rows = None if batch_rows is None else check_whole("batch_rows", batch_rows, 1)
+        return cls(timeout, max_steps, rng, batch_rows, on_episode)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The limits of an episode."""
+        return {"timeout": None if self.timeout is None else limit_of(self.timeout), "max_steps": self.max_steps}
+
+    def describe(self, envs: VectorEnv, policies: Sequence[Any]) -> dict[str, Any]:
+        """Return what the episodes of an `EpisodeLog` have in common."""
+        spaces = envs.pool.spaces.observation_space, envs.pool.spaces.action_space
+        return {
+            "env": _name_of(envs),
+            "policies": [_policy_name(policy) for policy in policies],
+            "observation_space": str(spaces[0]),
+            "action_space": str(spaces[1]),
+            "spaces": fingerprint(*spaces),
+            "max_steps": self.max_steps,
+            "timeout": self.timeout,
+            "rng": self.rng,
+            "batch_rows": self.batch_rows,
+        }
 
 
 def evaluate(
@@ -35,6 +80,7 @@ def evaluate(
     rng: str | None = None,
     batch_rows: int | None = None,
     on_episode: Callable[[EpisodeResult], object] | None = None,
+    resume: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Evaluation:
     """Play exactly one episode per seed with a policy, in several envs at once, and return all results.
@@ -77,13 +123,18 @@ def evaluate(
             their actions are dropped. So a policy with a state per env has to compute the new states of all rows from
             the old ones. None (default): one row per env that needs an action.
         on_episode: called with each `EpisodeResult` when its episode has ended, for example by a progress bar.
+        resume: a file for the results of ended episodes. If it exists, its episodes are not played again, so a program
+            that was killed continues by the same call. The policy must be the same; the seeds may be more, and
+            `num_envs` and **options may differ. The file contains pickles, so load only files that you trust. None
+            (default): no file.
         **options: options of `VectorEnv` for the envs that are built here, such as `num_workers` or `backend`.
 
     Returns:
         The results in the order of the seeds.
 
     Raises:
-        ConfigError: an argument is wrong, a seed is given twice, or a video exists. No env was stepped.
+        ConfigError: an argument is wrong, a seed is given twice, a video exists, or the file `resume` is damaged or of
+            another evaluation. No env was stepped.
         SpaceError: the policy's actions do not fit: wrong shape or dtype, too few, or NaN.
         StateError: results of `send` or `step_async` of the vector env are outstanding, or the policy or `on_episode`
             has stepped or reset it.
@@ -105,31 +156,59 @@ def evaluate(
     check_options("evaluate", options, inspect.signature(evaluate).parameters)
     chosen = read_seeds(seeds, episodes)
     check_policy(policy, "evaluate")
-    if on_episode is not None:
-        check_callable("on_episode", on_episode)
-    check_choice("rng", rng, (None, "per-episode"))
-    timeout = None if timeout is None else limit_of(check_seconds("timeout", timeout))
-    max_steps = None if max_steps is None else check_whole("max_steps", max_steps, 1)
-    batch_rows = None if batch_rows is None else check_whole("batch_rows", batch_rows, 1)
-    num_envs = min(check_whole("num_envs", num_envs, 1), len(chosen))
-    files = Videos(videos, chosen, out, overwrite)
-    found: dict[int, EpisodeResult] = {}
-    with open_envs(env, num_envs, timeout=timeout, max_steps=max_steps, videos=files, options=options) as envs:
-        name = str(envs.pool.properties["name"])
-        rows = PolicyRows(
-            policy, envs.pool.spaces.action_space, "evaluate", has_generators=rng is not None, batch_rows=batch_rows
-        )
-        try:
-            with evaluation_mode(policy):
-                for episode in Episodes(envs, rows, chosen, timeout=timeout, max_steps=max_steps).play():
-                    found[episode.seed] = episode
-                    if on_episode is not None:
-                        on_episode(episode)
-        except BaseException as error:  # Ctrl-C, too
-            vars(error)["result"] = Evaluation.of(name, chosen, found, files.paths)
-            add_notes(error, [f"{len(found)} of {len(chosen)} episodes had ended; their results are error.result"])
-            raise
-    return Evaluation.of(name, chosen, found, files.paths)
+    settings = _Settings.read(timeout, max_steps, rng, batch_rows, on_episode)
+    log = EpisodeLog(resume, chosen)
+    num_left = len(set(chosen) - log.seeds(0))
+    num_envs = min(check_whole("num_envs", num_envs, 1), max(num_left, 1))
+    files = Videos(videos, chosen, out, check_flag("overwrite", overwrite) or log.is_continued)
+    with (
+        open_envs(env, num_envs, **settings.limits, videos=files, options=options) as envs,
+        log.opened(settings.describe(envs, [policy])),
+    ):
+        found = _play(envs, policy, chosen, settings, log, 0, files)
+        name = _name_of(envs)
+    return Evaluation.of(name, chosen, found, files.paths)  # the last videos are written when the envs are closed
+
+
+def _play(
+    envs: VectorEnv,
+    policy: Any,
+    seeds: tuple[int, ...],
+    settings: _Settings,
+    log: EpisodeLog,
+    number: int,
+    files: Videos,
+) -> dict[int, EpisodeResult]:
+    """Play the episodes that the log lacks; `number` is the index of the policy there. Return all by seed."""
+    found = log.results(number)
+    left = tuple(seed for seed in seeds if seed not in found)
+    rows = PolicyRows(
+        policy,
+        envs.pool.spaces.action_space,
+        "evaluate",
+        has_generators=settings.rng is not None,
+        batch_rows=settings.batch_rows,
+    )
+    try:
+        with evaluation_mode(policy):
+            for episode in Episodes(envs, rows, left, **settings.limits).play():
+                found[episode.seed] = episode
+                log.add(number, episode)
+                if settings.on_episode is not None:
+                    settings.on_episode(episode)
+    except BaseException as error:  # Ctrl-C, too
+        vars(error)["result"] = Evaluation.of(_name_of(envs), seeds, found, files.paths)
+        add_notes(error, [f"{len(found)} of {len(seeds)} episodes had ended; their results are error.result"])
+        raise
+    return found
+
+
+def _name_of(envs: VectorEnv) -> str:
+    return str(envs.pool.properties["name"])
+
+
+def _policy_name(policy: Any) -> str:
+    return str(getattr(policy, "__name__", type(policy).__name__))
 
 
 def compare(
@@ -143,13 +222,14 @@ def compare(
     rng: str | None = None,
     batch_rows: int | None = None,
     on_episode: Callable[[EpisodeResult], object] | None = None,
+    resume: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Comparison:
     """Evaluate two or more policies on the same episodes, and return the paired differences of their returns.
 
     Args:
-        env, seeds, episodes, num_envs, timeout, max_steps, rng, batch_rows, on_episode, **options: as for `evaluate`.
-            The envs are built once.
+        env, seeds, episodes, num_envs, timeout, max_steps, rng, batch_rows, on_episode, resume, **options: as for
+            `evaluate`. The envs are built once, and `resume` is one file for all policies.
         *policies: at least two, each as for `evaluate`. The others are compared with the first one.
 
     Raises:
@@ -162,18 +242,23 @@ def compare(
     chosen = read_seeds(seeds, episodes)
     for policy in policies:
         check_policy(policy, "compare")
-    limit = None if timeout is None else limit_of(check_seconds("timeout", timeout))
+    settings = _Settings.read(timeout, max_steps, rng, batch_rows, on_episode)
+    log = EpisodeLog(resume, chosen)
     num_envs = min(check_whole("num_envs", num_envs, 1), len(chosen))
     no_videos = Videos(None, chosen, ".", False)
-    arguments: dict[str, Any] = {"timeout": timeout, "max_steps": max_steps, "rng": rng, "batch_rows": batch_rows}
+    limits: dict[str, Any] = {**settings.limits, "videos": no_videos}
     results: list[Evaluation] = []
-    with open_envs(env, num_envs, timeout=limit, max_steps=max_steps, videos=no_videos, options=options) as envs:
+    with (
+        open_envs(env, num_envs, **limits, options=options) as envs,
+        log.opened(settings.describe(envs, policies)),
+    ):
         try:
-            for policy in policies:
-                results.append(evaluate(envs, policy, seeds=chosen, on_episode=on_episode, **arguments))
+            for number, policy in enumerate(policies):
+                with open_envs(envs, num_envs, **limits, options={}):  # drops the results of episodes that were cut
+                    found = _play(envs, policy, chosen, settings, log, number, no_videos)
+                results.append(Evaluation.of(_name_of(envs), chosen, found))
         except BaseException as error:  # Ctrl-C, too
             if "result" in vars(error):
                 vars(error)["results"] = (*results, vars(error)["result"])
             raise
-    names = tuple(str(getattr(policy, "__name__", type(policy).__name__)) for policy in policies)
-    return Comparison(names, tuple(results))
+    return Comparison(tuple(_policy_name(policy) for policy in policies), tuple(results))

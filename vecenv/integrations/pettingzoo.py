@@ -25,6 +25,7 @@ from ..values.checks import check_choice, check_flag, check_whole, describe_wron
 from ..vector.arguments import check_without_mask, one_of, read_env_ids, read_seeds
 from ..vector.batched import BatchedVectorEnv
 from ..vector.results import Step
+from ..vector.saved_adapter import SavedAdapter
 
 __all__ = ["JointEnv", "PettingZooVectorEnv", "TurnEnv"]
 
@@ -32,7 +33,7 @@ __all__ = ["JointEnv", "PettingZooVectorEnv", "TurnEnv"]
 Result = tuple[Any, Array, Array, Array, Any]
 
 
-class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
+class PettingZooVectorEnv(SavedAdapter, gymnasium.vector.VectorWrapper):
     """N envs of PettingZoo in worker processes, stepped together, with one row per agent.
 
     Row w * A + j is agent j of env w, in the order of `possible_agents`. The same seeds and actions give the
@@ -62,6 +63,9 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
         alive: bool (N * A,), True for the rows whose agents act in the next step. It is new after each step.
         batched: the `BatchedVectorEnv` that hosts the envs.
     """
+
+    vector_env: BatchedVectorEnv
+    _saved = ("alive",)
 
     def __init__(
         self,
@@ -105,7 +109,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
             has_statistics=check_flag("episode_statistics", episode_statistics),
         )
         env_fns = [functools.partial(make, fn) for fn in _read_functions(parallel_fn, num_envs)]
-        self.batched = BatchedVectorEnv(env_fns, **options)
+        self.vector_env = self.batched = BatchedVectorEnv(env_fns, **options)
         super().__init__(self.batched)
         try:
             self.agents: tuple[Any, ...] = tuple(self.batched.get_attr("possible_agents")[0])
@@ -116,6 +120,7 @@ class PettingZooVectorEnv(gymnasium.vector.VectorWrapper):
         self._num_parts = self.batched.num_envs // self.batched.batch_size  # N
         self._as_lists = infos == "list"
         self.alive: Array = np.zeros(self.num_envs, np.bool_)
+        self._continue_own(options.get("resume"))
 
     def _check_distinct(self) -> None:
         """Raise ConfigError if two envs are one; they would undo each other's resets."""

@@ -32,6 +32,7 @@ from ..envs.remote import CallMethod
 from ..envs.state.state import register_state_adapter
 from ..errors import ConfigError, require
 from ..vector.env import VectorEnv, check_adapter_options
+from ..vector.saved_adapter import SavedAdapter
 
 __all__ = ["VecenvBackend"]
 
@@ -51,7 +52,7 @@ _LISTED = "pufferlib infos"
 Received = tuple[Any, ...]
 
 
-class VecenvBackend(PoolFace):
+class VecenvBackend(SavedAdapter, PoolFace):
     """N envs of PufferLib in worker processes, for `pufferlib.vector.make(creator, backend=VecenvBackend, ...)`.
 
     The same seeds and actions give what `pufferlib.vector.Serial` gives. Env i is built with `seed=i` and reset with
@@ -90,6 +91,8 @@ class VecenvBackend(PoolFace):
 
     _setting_names = SettingNames(overlap="batch_size=num_envs // 2", infos="", views="", collect="")
     _recipe = "build one by pufferlib.vector.make"
+    vector_env: VectorEnv
+    _saved = ("_block", "initialized", "flag")
 
     def __init__(
         self,
@@ -145,9 +148,11 @@ class VecenvBackend(PoolFace):
         self._pool: Pool = self.vector_env.pool
         ids = np.arange(num_envs).reshape(-1, batch_size)
         self._blocks = list(zip(ids, self.agent_ids.reshape(len(ids), -1)))
+        self._is_ordered = len(ids) == 1
         self._block = 0  # the block that `recv` returns next, or that `send` steps
         self.initialized = False  # whether the first actions were checked
         self.flag = _vector.RESET
+        self._continue_own(options.get("resume"))
 
     def _describe(self, driver: Any, num_envs: int, batch_size: int) -> None:
         agents = int(driver.num_agents)

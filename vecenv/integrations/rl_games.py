@@ -23,6 +23,7 @@ from ..core.pool.pool import Pool
 from ..envs.adapt import AdaptedEnv
 from ..errors import ConfigError, require
 from ..vector.env import VectorEnv, check_adapter_options
+from ..vector.saved_adapter import SavedAdapter
 
 __all__ = ["VecenvVecEnv"]
 
@@ -31,7 +32,7 @@ _configurations: Any = require("rl_games.common.env_configurations", "rl_games")
 _stack_dicts: Any = require("rl_games.common.tr_helpers", "rl_games").dicts_to_dict_with_arrays
 
 
-class VecenvVecEnv(_IVecEnv):
+class VecenvVecEnv(SavedAdapter, _IVecEnv):
     """N envs of one agent in worker processes for rl_games, a few of them per worker.
 
     The same seeds and actions give what `RayVecEnv` gives, and Ray is not needed. Envs without a `seed` method get
@@ -40,6 +41,9 @@ class VecenvVecEnv(_IVecEnv):
     Attributes:
         vector_env: the `vecenv.VectorEnv` that contains the envs; it has `statistics()`, `report()` and `worker_pids`.
     """
+
+    vector_env: VectorEnv
+    _saved = ("_seeds",)
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class VecenvVecEnv(_IVecEnv):
         self._stacks_infos = found.pop("concat_infos")
         spaces_found = self.vector_env.single_action_space, self.vector_env.single_observation_space
         self._env_info = dict(zip(("action_space", "observation_space"), spaces_found), state_space=None, **found)
+        self._continue_own(options.get("resume"))
 
     def get_env_info(self) -> dict[str, Any]:
         """Return the spaces of one env, and the numbers of agents and values, which are 1."""

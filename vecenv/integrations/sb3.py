@@ -7,9 +7,7 @@ It steps the pool of a `VectorEnv` in SAME_STEP mode. Each batch becomes the fou
 
 from __future__ import annotations
 
-import copy
 import operator
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +28,7 @@ from ..values.checks import check_choice, check_whole
 from ..vector.env import VectorEnv, check_options
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
+from ..vector.saved_adapter import SavedAdapter
 
 __all__ = ["SB3VecEnv", "call_once", "read_rows"]
 
@@ -40,15 +39,12 @@ _EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 #: Methods that read the envs of the rows only.
 _READS = ("has_attr", "get_attr", "env_is_wrapped", "get_images")
 
-#: Attributes that `state_dict` contains, beside the state of the vector env.
-_SAVED = ("reset_infos", "_seeds", "_options")
-
 Infos = list[dict[str, Any]]
 #: Numbers of rows; None: all.
 Indices = int | Iterable[int] | None
 
 
-class SB3VecEnv(PoolFace, _VecEnv):
+class SB3VecEnv(SavedAdapter, PoolFace, _VecEnv):
     """N envs in worker processes for Stable-Baselines3, a few of them per worker.
 
     The same seeds and actions give what `DummyVecEnv` gives: float32 rewards, bool dones, and infos with
@@ -74,6 +70,9 @@ class SB3VecEnv(PoolFace, _VecEnv):
 
     # Stable-Baselines3 waits for all envs, and keeps arrays.
     _setting_names = SettingNames(overlap="", views="", collect="")
+    vector_env: VectorEnv
+    _saved = ("reset_infos", "_seeds", "_options")
+    _is_ordered = True
 
     def __init__(
         self, env_fns: Sequence[Callable[[], Any]] | VectorEnv, start_method: str | None = None, **options: Any
@@ -114,6 +113,7 @@ class SB3VecEnv(PoolFace, _VecEnv):
             super().__init__(self._pool.num_envs, envs.single_observation_space, envs.single_action_space)
             # the metadata of the envs beside render modes: VecVideoRecorder reads the frames per second here
             self.metadata: dict[str, Any] = {**(self._pool.properties.get("metadata") or {}), **self.metadata}
+            self._continue_own(options.get("resume"))
         except BaseException:
             self.vector_env.close()
             raise
@@ -323,35 +323,6 @@ class SB3VecEnv(PoolFace, _VecEnv):
             warn_caller(f"get_images: the envs were made with render_mode {mode!r}; images need 'rgb_array'")
             return [None for _ in self._ids]
         return self._call("get_images", CallMethod("render"), None)
-
-    # ---- saving ------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of all envs and of this object, a dict; see `vecenv.VectorEnv.state_dict`."""
-        self._check_received("state_dict")
-        own = {name: getattr(self, name) for name in _SAVED}
-        return {"vector_env": self.vector_env.state_dict(), **copy.deepcopy(own)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was called; see `vecenv.VectorEnv.load_state_dict`."""
-        self._check_received("load_state_dict")
-        self.vector_env.load_state_dict(state["vector_env"])
-        self._pool, self._env_seeds = self.vector_env.pool, self.vector_env.env_seeds
-        for name in _SAVED:
-            setattr(self, name, copy.deepcopy(state[name]))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state of all envs into a file for `resume=`; see `vecenv.VectorEnv.save`.
-
-        It lacks `reset_infos`, and seeds and options that the next reset would use; `state_dict` contains them.
-        """
-        self._check_received("save")
-        self.vector_env.save(path)
-
-    def _check_received(self, what: str) -> None:
-        self._check_open(what)
-        if self._pool.outstanding():
-            raise StateError(f"{what}: a step is under way; call step_wait first")
 
     # ---- end ---------------------------------------------------------------------------------
 

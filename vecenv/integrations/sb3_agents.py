@@ -19,6 +19,7 @@ from ..core.pool.face import PoolFace
 from ..envs.remote import CallBatch, SetBatchAttribute
 from ..errors import ConfigError, StateError, convert_rows, converted, require
 from ..statistics import ShardInfo, Statistics
+from ..vector.saved_adapter import SavedAdapter
 from .pettingzoo import PettingZooVectorEnv
 from .sb3 import Indices, Infos, call_once, read_rows
 
@@ -27,7 +28,7 @@ __all__ = ["SB3AgentVecEnv"]
 _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 
 
-class SB3AgentVecEnv(PoolFace, _VecEnv):
+class SB3AgentVecEnv(SavedAdapter, PoolFace, _VecEnv):
     """N envs of PettingZoo with A agents each, as a VecEnv of N * A rows.
 
     The same seeds and actions give the observations, rewards and dones of SuperSuit's `SB3VecEnvWrapper`: a row is
@@ -53,6 +54,8 @@ class SB3AgentVecEnv(PoolFace, _VecEnv):
 
     _setting_names = SettingNames(overlap="", spare_envs="", infos="", collect="")
     _recipe = "build one from its constructors"
+    vector_env: PettingZooVectorEnv
+    _saved = ("reset_infos", "_seeds", "_options")
 
     def __init__(
         self, parallel_fn: Callable[[], Any] | Sequence[Callable[[], Any]], num_envs: int | None = None, **options: Any
@@ -69,6 +72,7 @@ class SB3AgentVecEnv(PoolFace, _VecEnv):
         try:
             super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
             self.metadata: dict[str, Any] = {**envs.metadata, **self.metadata}
+            self._continue_own(options.get("resume"))
         except BaseException:
             envs.close()
             raise

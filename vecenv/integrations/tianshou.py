@@ -40,6 +40,7 @@ from ..values.checks import check_callables, check_flag, check_seconds
 from ..vector.arguments import read_count, read_env_ids, read_seeds
 from ..vector.env import VectorEnv, check_adapter_options
 from ..vector.nested import row_of
+from ..vector.saved_adapter import SavedAdapter
 
 __all__ = ["VecenvVectorEnv"]
 
@@ -54,7 +55,7 @@ _NO_TUPLES = "Tianshou does not support observations that are tuples; use an arr
 Result = tuple[Array, Array, Array, Array, Array]
 
 
-class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
+class VecenvVectorEnv(SavedAdapter, PoolFace, _BaseVectorEnv):
     """N envs in worker processes for Tianshou, a few of them per worker.
 
     The same seeds and actions give what `DummyVectorEnv` gives, with rewards in float64 and observations in the dtype
@@ -84,6 +85,8 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
     """
 
     _setting_names = SettingNames(overlap="wait_num=num_envs // 2", views="", collect="")
+    vector_env: VectorEnv
+    _saved = ("_no_reward",)
 
     def __init__(
         self,
@@ -139,6 +142,7 @@ class VecenvVectorEnv(PoolFace, _BaseVectorEnv):
         if isinstance(self._obs_space, spaces.Tuple) and not self._has_objects:
             self.vector_env.close()
             raise WrongTypeError(f"{_NO_TUPLES}, not {self._obs_space}")
+        self._continue_own(options.get("resume"))
 
     # ---- stepping ----------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from ..values.nested import map_structure
 from ..vector.arguments import read_env_ids
 from ..vector.env import VectorEnv, check_options
 from ..vector.nested import merge, own
+from ..vector.saved_adapter import SavedAdapter
 
 __all__ = ["VecenvEnv"]
 
@@ -47,7 +48,7 @@ _FIXED = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": True, "infos": "non
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-class VecenvEnv(PoolFace, _EnvBase):
+class VecenvEnv(SavedAdapter, PoolFace, _EnvBase):
     """N envs in worker processes as one env of TorchRL with `batch_size` (N,).
 
     Specs and rollouts equal those of `GymWrapper` around a `SyncVectorEnv` in DISABLED mode: observations in the dtype
@@ -80,6 +81,12 @@ class VecenvEnv(PoolFace, _EnvBase):
 
     _setting_names = SettingNames(overlap="async_step_send() and async_step_recv()", infos="", views="", collect="")
     _recipe = "give collectors a function that builds one"
+    vector_env: VectorEnv
+    _saved = ("_first_obs", "_is_reset", "_last_obs", "_sent", "_arrived")
+
+    # TorchRL reads `state_dict` of a first env into all others that `EnvCreator` makes, so it remains that of a module.
+    env_state_dict, load_env_state_dict = SavedAdapter.state_dict, SavedAdapter.load_state_dict
+    state_dict, load_state_dict = _EnvBase.state_dict, _EnvBase.load_state_dict
 
     def __init__(
         self,
@@ -126,6 +133,7 @@ class VecenvEnv(PoolFace, _EnvBase):
         # By id, in the order of arrival: rows that were not asked for yet.
         self._arrived: dict[Op, dict[int, Any]] = {Op.STEP: {}, Op.RESET: {}}
         self.is_closed = False
+        self._continue_own(options.get("resume"))
 
     # ---- specs -------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from ..core.pool.pool import Pool
 from ..errors import StateError, require
 from ..vector.env import VectorEnv, check_adapter_options
 from ..vector.nested import merge, own, row_of
+from ..vector.saved_adapter import SavedAdapter
 
 __all__ = ["VecenvVecEnv"]
 
@@ -32,7 +33,7 @@ _vector_envs: Any = require("xuance.environment.vector_envs", "xuance")
 Infos = list[dict[str, Any]]
 
 
-class VecenvVecEnv(_vector_envs.VecEnv):
+class VecenvVecEnv(SavedAdapter, _vector_envs.VecEnv):
     """N envs of one agent in worker processes for XuanCe, a few of them per worker.
 
     The same configuration gives what `SubprocVecEnv` gives. `make_envs` of XuanCe builds it from a configuration.
@@ -44,6 +45,10 @@ class VecenvVecEnv(_vector_envs.VecEnv):
         max_episode_steps: the attribute of env 0.
         vector_env: the `vecenv.VectorEnv` that contains the envs; it has `statistics()`, `report()` and `worker_pids`.
     """
+
+    vector_env: VectorEnv
+    _saved = ("buf_obs",)
+    _is_ordered = True
 
     def __init__(self, env_fns: Sequence[Callable[..., Any]], env_seed: int | None, **options: Any) -> None:
         """Build all envs.
@@ -73,6 +78,7 @@ class VecenvVecEnv(_vector_envs.VecEnv):
         self._pool: Pool = envs.pool
         self._root = self._pool.obs_spec.root
         self.buf_obs: Any = None
+        self._continue_own(options.get("resume"))
 
     def reset(self) -> tuple[Any, Infos]:
         """Begin an episode in every env, and wait for it. A step under way is cancelled.

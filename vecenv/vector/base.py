@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -156,6 +157,11 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     # ---- saving ------------------------------------------------------------------------------
 
+    @functools.cached_property
+    def extra_state(self) -> dict[str, Any]:
+        """States of the parts of vecenv above this object, by name: saved with it, and replaced by a load."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all envs and of this object, from which another one continues; see `save`.
 
@@ -216,7 +222,7 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._ask(what, self._recipe_of_pool.save, self._pool, self._values)
 
     def _values(self) -> dict[str, Any]:
-        return {"generators": save_generators(self), **self._save_front_end()}
+        return {"generators": save_generators(self), **self._save_front_end(), "extra_state": self.extra_state}
 
     def _continue(self, saved: SavedState | None, spaces: Mapping[str, Any] = _NO_SPACES) -> None:
         """Continue where a saved state ends, if there is one; called after the start.
@@ -235,6 +241,7 @@ class BaseVectorEnv(PoolFace, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 getattr(self, path[0])  # some spaces are made when they are first read
             restore_generators([self], paths, generators)
             self._load_front_end(values)
+            self.extra_state = values["extra_state"]
         except BaseException:
             self._pool.close()
             raise

@@ -103,6 +103,8 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         implementation: 'native' or 'python', the code that moves the data.
     """
 
+    _batches_before = 0  # batches that were received before the state was saved that this object continues
+
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
@@ -308,11 +310,11 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
     # ---- saving ------------------------------------------------------------------------------
 
     def _save_front_end(self) -> dict[str, Any]:
-        return {"results": self.results.save(), "seeds": self.env_seeds.last}
+        return {"results": self.results.save(), "seeds": self.env_seeds.last, "num_batches": self.num_batches}
 
     def _load_front_end(self, saved: dict[str, Any]) -> None:
         self.results.load(saved["results"])
-        self.env_seeds.last = saved["seeds"]
+        self.env_seeds.last, self._batches_before = saved["seeds"], saved["num_batches"]
 
     @property
     def num_spare_envs(self) -> int:
@@ -345,7 +347,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
     @property
     def num_batches(self) -> int:
         """The number of batches received so far: one per `step`, `reset` and `recv`. 0 after `close`."""
-        return self._pool.num_batches
+        return 0 if self._pool.closed else self._batches_before + self._pool.num_batches
 
     @property
     def num_outstanding(self) -> int:

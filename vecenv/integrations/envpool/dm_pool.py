@@ -49,11 +49,11 @@ class DMEnvPool(EnvPool, _dm_env.Environment):
     def observation_spec(self) -> Any:
         """Return the specs of `env_id`, `players` and `obs` of one env, as a named tuple."""
         ids = _specs.BoundedArray((), np.int32, 0, self.num_envs - 1, name="env_id")
-        return _state(ids, _spec_of(self._envs.single_observation_space, "obs"), {})
+        return _state(ids, _spec_of(self.vector_env.single_observation_space, "obs"), {})
 
     def action_spec(self) -> Any:
         """Return the spec of one env's action."""
-        return _spec_of(self._envs.single_action_space, "action")
+        return _spec_of(self.vector_env.single_action_space, "action")
 
 
 def _state(env_id: Any, obs: Any, state: dict[str, Any]) -> Any:

@@ -25,11 +25,23 @@ class GymEnvPool(EnvPool, _gym.Env):
         observation_space, action_space: the spaces of a single env, of the classes of gym.
     """
 
+    _saved = (*EnvPool._saved, "_generator_states")
+
     def __init__(self, envs: VectorEnv, config: Mapping[str, Any], seeds: Sequence[int | None]) -> None:
         super().__init__(envs, config, seeds)
         self.observation_space = _space_of_gym(envs.single_observation_space)
         self.action_space = _space_of_gym(envs.single_action_space)
         self.metadata = envs.metadata
+
+    @property
+    def _generator_states(self) -> list[Any]:
+        """The states of the generators of the spaces; gym's own pickles cannot be read with NumPy 2."""
+        return [space.np_random.bit_generator.state for space in (self.observation_space, self.action_space)]
+
+    @_generator_states.setter
+    def _generator_states(self, states: list[Any]) -> None:
+        for space, state in zip((self.observation_space, self.action_space), states):
+            space.np_random.bit_generator.state = state
 
     def reset(self, env_id: Any = None) -> Any:
         """Begin an episode in every env, or in the envs `env_id`; return their first observations."""

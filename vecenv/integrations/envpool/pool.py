@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -13,6 +13,7 @@ from ...core.pool.face import PoolFace
 from ...errors import converted
 from ...vector.arguments import read_env_ids, read_seeds
 from ...vector.env import VectorEnv
+from ...vector.saved_adapter import SavedAdapter
 
 __all__ = ["EnvPool", "EnvPoolRows"]
 
@@ -47,7 +48,7 @@ class EnvPoolRows(NamedTuple):
         return {"env_id": self.env_id, "players": players, **self.state, "elapsed_step": self.elapsed_step}
 
 
-class EnvPool(PoolFace):
+class EnvPool(SavedAdapter, PoolFace):
     """N envs in worker processes, `batch_size` of which are received at a time.
 
     The step after the end of an episode ignores its action and begins the next episode, with reward 0. If `batch_size`
@@ -63,14 +64,17 @@ class EnvPool(PoolFace):
         all_env_ids: the ids of all envs, int32 (N,).
         is_async: whether `batch_size` is below N.
         spec: the spec of Gymnasium that the envs were made from.
+        vector_env: the `vecenv.VectorEnv` that contains the envs.
     """
 
     #: Makes the results of a step.
     _form: Callable[[EnvPoolRows], Any]
     _setting_names = SettingNames(overlap="batch_size=num_envs // 2", collect="")
+    vector_env: VectorEnv
+    _saved: ClassVar[tuple[str, ...]] = ("_seeds", "_elapsed", "_begins", "_sent")
 
     def __init__(self, envs: VectorEnv, config: Mapping[str, Any], seeds: Sequence[int | None]) -> None:
-        self._envs = envs
+        self.vector_env = envs
         self._pool = envs.pool
         self._config = dict(config)
         self._seeds = list(seeds)  # Seed of the next reset of each env; None: its generator continues
@@ -114,12 +118,12 @@ class EnvPool(PoolFace):
             ConfigError: there is no such env.
         """
         ids = self._read_ids("send", env_id)
-        self._envs.send(self._cast(action), ids)
+        self.vector_env.send(self._cast(action), ids)
         self._expect(ids)
 
     def async_reset(self) -> None:
         """Begin to reset all envs without waiting; `recv` returns their first observations."""
-        self._envs.async_reset(seed=self._seeds)
+        self.vector_env.async_reset(seed=self._seeds)
         self._begin(self.all_env_ids)
         self._expect(self.all_env_ids)
 
@@ -152,7 +156,7 @@ class EnvPool(PoolFace):
 
     def _recv(self, form: Callable[[EnvPoolRows], Any]) -> Any:
         ids, self._sent = self._sent, []
-        return converted(lambda results: form(self._read(results)), self._envs.recv, env_id=ids or None)
+        return converted(lambda results: form(self._read(results)), self.vector_env.recv, env_id=ids or None)
 
     def step(self, action: Any, env_id: Any = None) -> Any:
         """Send actions as `send` does, and return the next batch as `recv` does."""
@@ -160,7 +164,7 @@ class EnvPool(PoolFace):
         if self.is_async or self._sent:
             self.send(action, env_id)
             return self._recv(form)
-        return converted(lambda results: form(self._read(results)), self._envs.step, self._cast(action), env_id)
+        return converted(lambda results: form(self._read(results)), self.vector_env.step, self._cast(action), env_id)
 
     def _reset(self, env_id: Any, seed: Any, options: dict[str, Any] | None, form: Callable[[EnvPoolRows], Any]) -> Any:
         seeds = self._seeds if seed is None else read_seeds(seed, self.num_envs)
@@ -177,7 +181,7 @@ class EnvPool(PoolFace):
             ends = np.zeros(len(ids), np.bool_)
             return form(self._read((obs, np.zeros(len(ids)), ends, ends.copy(), infos)))
 
-        return converted(read, self._envs.reset, None if env_id is None else ids, seed=seeds, options=options)
+        return converted(read, self.vector_env.reset, None if env_id is None else ids, seed=seeds, options=options)
 
     def _read(self, results: tuple[Any, Any, Any, Any, dict[str, Any]]) -> EnvPoolRows:
         """Convert the results of a `VectorEnv` and note which envs have ended."""
@@ -199,11 +203,11 @@ class EnvPool(PoolFace):
 
     def render(self, env_ids: Any = 0) -> Any:
         """Return the frames of some envs, env 0 by default: an array (B, H, W, 3) with `render_mode="rgb_array"`."""
-        return np.stack(self._envs.render(env_id=env_ids))
+        return np.stack(self.vector_env.render(env_id=env_ids))
 
     def close(self, **kwargs: Any) -> None:
         """Close the envs and end the workers; takes the arguments of `VectorEnv.close`. Later calls do nothing."""
-        self._envs.close(**kwargs)
+        self.vector_env.close(**kwargs)
 
 
 def _is_full_mask(key: str, infos: Mapping[str, Any]) -> bool:

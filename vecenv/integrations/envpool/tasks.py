@@ -173,7 +173,9 @@ def make(
         **({} if threshold is None else {"reward_threshold": threshold}),
         **task.options,
     }
-    return make_pool(envs, config, seeds)
+    found = make_pool(envs, config, seeds)
+    found._continue_own(vector_options.get("resume"))
+    return found
 
 
 def _pool_class(env_type: str) -> type[EnvPool]:
