@@ -188,6 +188,10 @@ class Hub:
         """Return a copy of the newest observation of an env before a step_id (0: no limit); None if there is none."""
         raise NotImplementedError
 
+    def last_delivered_obs_of(self, env_ids: Sequence[int] | Array) -> list[list[Array] | None]:
+        """Return the same for several envs, without a limit."""
+        return [self.last_delivered_obs(int(env_id), 0) for env_id in env_ids]
+
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         """Return the seed of that observation's episode; None if it had none or if it is unknown."""
         raise NotImplementedError
@@ -422,10 +426,30 @@ class NativeHub(Hub):
         seed = -1 if found is None else int(found[0].columns["seed"][found[1]])
         return None if seed < 0 else seed
 
+    def last_delivered_obs_of(self, env_ids: Sequence[int] | Array) -> list[list[Array] | None]:
+        num_envs = len(self._slots)
+        newest, block, row_of = np.zeros((3, num_envs), np.int64)
+        for number, views in enumerate(self._all_rows):
+            step_ids, ids = views.columns["step_id"].astype(np.int64), views.columns["env_id"]
+            has_obs = (step_ids > 0) & (views.columns["flags"] & RowFlag.ERROR == 0) & (ids >= 0) & (ids < num_envs)
+            rows = np.flatnonzero(has_obs)
+            rows = rows[np.argsort(step_ids[rows])]
+            rows = rows[step_ids[rows] > newest[ids[rows]]]
+            newest[ids[rows]], block[ids[rows]], row_of[ids[rows]] = step_ids[rows], number, rows
+        known, blocks, rows_of = newest.tolist(), block.tolist(), row_of.tolist()
+        return [
+            [column[rows_of[i]].copy() for column in self._all_rows[blocks[i]].leaves] if known[i] else None
+            for i in map(int, env_ids)
+        ]
+
+    @property
+    def _all_rows(self) -> tuple[BlockRows, ...]:
+        """All rows; saved ones first, because the same row in the ring may be half overwritten."""
+        return (self._saved_rows, self._deferred_rows, *self._views)
+
     def _newest_row(self, env_id: int, before: int) -> tuple[BlockRows, int] | None:
         best, found = 0, None
-        # saved rows first: the same row in the ring may be half overwritten
-        for views in (self._saved_rows, self._deferred_rows, *self._views):
+        for views in self._all_rows:
             step_ids, env_ids = views.columns["step_id"], views.columns["env_id"]
             # a row with an error has the observation of an older row
             has_obs = views.columns["flags"] & RowFlag.ERROR == 0

@@ -727,7 +727,7 @@ class Pool:
         return found
 
     def _last_observations(self, env_ids: Sequence[int] | Array) -> list[list[Array]]:
-        return [self._hub.last_delivered_obs(int(env_id), 0) or [] for env_id in env_ids]
+        return [obs or [] for obs in self._hub.last_delivered_obs_of(env_ids)]
 
     def _slot_of(self, env_id: int) -> int:
         slots = self._envs.slots
