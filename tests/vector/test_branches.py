@@ -1,4 +1,4 @@
-"""`VectorEnv.get_states` and `set_states`: an env continues from the state of another one as that one would have."""
+"""`VectorEnv.get_states` and `set_states`: an env continues the episode of another env."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ vecenv.register_pickled_state(DrawingEnv)
 
 
 class HookedEnv(gymnasium.Env[Any, Any]):
-    """A class with hooks, which raise if they are told to."""
+    """An env with hooks; the attribute `raises` names the one that raises an exception."""
 
     observation_space = gymnasium.spaces.Dict(
         {"place": gymnasium.spaces.Box(-99, 99, (2,), np.float64), "name": gymnasium.spaces.Text(9)}
@@ -260,6 +260,41 @@ def test_random_programs_equal_copies_of_plain_envs(seed: int, mode: str, backen
                 np.testing.assert_array_equal(obs, expected.astype(np.float32))
                 assert list(zip(rewards.tolist(), terminated.tolist(), truncated.tolist())) == rows
             np.testing.assert_array_equal(envs.observations, plain.observations().astype(np.float32))
+
+
+def pong() -> Any:
+    gymnasium.register_envs(pytest.importorskip("ale_py"))
+    return gymnasium.make("ALE/Pong-v5", repeat_action_probability=0.0, obs_type="ram")
+
+
+def ant() -> Any:
+    return gymnasium.make("Ant-v5", max_episode_steps=12)
+
+
+@pytest.mark.parametrize("options", [KILLED, {"backend": "serial"}], ids=["process", "serial"])
+@pytest.mark.parametrize("make, package", [(pong, "ale_py"), (ant, "mujoco")], ids=["pong", "ant"])
+def test_simulators_continue_as_the_env_of_their_state(make: Any, package: str, options: dict[str, Any]) -> None:
+    pytest.importorskip(package)
+    with closing(VectorEnv([make] * 3, **options)) as envs:
+        envs.reset(seed=3)
+        envs.action_space.seed(3)
+
+        def step(actions: Any, row: int, others: int) -> Any:
+            actions = actions.copy()
+            actions[row] = actions[others]
+            return rows_of(envs.step(actions), [row])
+
+        actions = [envs.action_space.sample() for _ in range(30)]
+        for action in actions[:10]:
+            envs.step(action)
+        (state,) = envs.get_states(1)
+        expected = [step(action, 1, 1) for action in actions]
+        (end,) = envs.get_states(1)
+        envs.set_states(state, 0)
+        for pid in envs.worker_pids:
+            os.kill(pid, signal.SIGKILL)
+        assert [step(action, 0, 1) for action in actions] == expected
+        assert envs.get_states(0) == (end,)
 
 
 # ---- snapshots -----------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from vecenv.envs.toys import AliasedObs, CountEnv, SpaceEnv, ToyEnv
 from vecenv.envs.video import Recordable, SeedRecorder
 from vecenv.errors import DependencyError
 from vecenv.integrations.envpool.atari import AtariTask
+from vecenv.values.content import content_of
 from vecenv.wrappers import (
     ActionDiscretizationEnvWrapper,
     ActionRepeatWrapper,
@@ -320,7 +321,7 @@ def attributes_of(env: Any) -> dict[tuple[int, str], Any]:
                 found[depth, name] = repr(value)
             elif name not in UNCOMPARED and value is not None and not callable(value) and not hasattr(value, "reset"):
                 with contextlib.suppress(TypeError, pickle.PicklingError, AttributeError):
-                    found[depth, name] = pickle.dumps(value)
+                    found[depth, name] = repr(content_of(pickle.dumps(value)))
     return found
 
 
