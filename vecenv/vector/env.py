@@ -646,8 +646,8 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
 
         With the same actions, the next rows equal those that the env gave after `get_states`: observations, rewards,
         ends, autoresets, infos, random numbers, and the statistics of the episode. A state whose episode is over is
-        followed by a reset, as it was there. After a crash, the env is restored from the state. It keeps attributes
-        that the state does not contain, such as those of `set_attr` of a class that vecenv knows.
+        followed by a reset, as it was there. After a crash, the env is restored from the state. Attributes that the
+        state does not contain stay those of the env, such as values that are no plain data.
 
         Args:
             states: snapshots of `get_states`, one per env, ordered as `env_id`; or a single one for all of these envs.
