@@ -168,6 +168,7 @@ add_layout_constants(PyObject *module)
         {"F_FINAL_INTS", VECENV_F_FINAL_INTS},
         {"F_REPEATS", VECENV_F_REPEATS},
         {"F_FINAL_REPEATS", VECENV_F_FINAL_REPEATS},
+        {"F_CONTINUES", VECENV_F_CONTINUES},
         {"F_NOTICE", VECENV_F_NOTICE},
         {"F_OF_ROWS", VECENV_F_OF_ROWS},
         {"C_OPTIONS", VECENV_C_OPTIONS},

@@ -44,6 +44,7 @@ C_ROOMS = ["shm", "py", "worker", "parent"]
 
 BASE = {
     "config",
+    "env_snapshot",
     "errors",
     "gymnasium_api",
     "options",
@@ -65,6 +66,7 @@ MAY_IMPORT = {
     "__init__": set(),
     "errors": set(),
     "config": {"errors"},
+    "env_snapshot": {"values"},
     "gymnasium_api": {"errors", "values"},
     "options": {"errors", "values"},
     "own_log": set(),
@@ -101,6 +103,7 @@ MAY_ALSO_IMPORT = {
 FOREIGN: dict[str, set[str]] = {
     "errors": set(),
     "config": set(),
+    "env_snapshot": set(),
     "options": set(),
     "own_log": set(),
     "ray_options": set(),

@@ -25,6 +25,7 @@ __version__ = "0.2.0"
 # Module -> its public names. A new module is one line below, too.
 _NAMES = {
     "collection": "Collector Transitions collect",
+    "env_snapshot": "EnvSnapshot",
     "envs.check.check": "CheckError check_all",
     "envs.check.recovery": "RecoveryReport check_recovery",
     "envs.spaces": "NoneSpace ObjectSpace",
@@ -77,6 +78,7 @@ _MODULE_OF, _HOME_OF = (
 
 if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namespace
     from vecenv.collection import *
+    from vecenv.env_snapshot import *
     from vecenv.envs.check.check import CheckError as CheckError
     from vecenv.envs.check.check import check_all as check_all
     from vecenv.envs.check.recovery import *

@@ -38,6 +38,7 @@ F_FINAL_INFO: int
 F_FINAL_INTS: int
 F_REPEATS: int
 F_FINAL_REPEATS: int
+F_CONTINUES: int
 F_NOTICE: int
 F_OF_ROWS: int
 

@@ -270,9 +270,10 @@ enum {
 #define VECENV_F_FINAL_INTS 0x200u /* the env returned that observation with ints; with FINAL */
 #define VECENV_F_REPEATS 0x400u  /* the parent fills in the env's last delivered observation */
 #define VECENV_F_FINAL_REPEATS 0x800u /* REPEATS for the final_obs columns; with FINAL */
+#define VECENV_F_CONTINUES 0x1000u /* the env got a state: its episode counters are kept; with RESET */
 #define VECENV_F_NOTICE 0x100u   /* `has_notice` is set; in the flags of a batch only */
 /* all flags that a row may have: those above except NOTICE */
-#define VECENV_F_OF_ROWS ((2 * VECENV_F_FINAL_REPEATS - 1) & ~VECENV_F_NOTICE)
+#define VECENV_F_OF_ROWS ((2 * VECENV_F_CONTINUES - 1) & ~VECENV_F_NOTICE)
 
 /* A row_ref identifies one row of one use of a block, in 64 bits: epoch (40 bits), block (8),
  * row (16). Each use of a block has its own epoch; epochs never repeat. An owner word has the

@@ -122,7 +122,9 @@ begin_episode(hosted_env *env)
 static void
 count_step(hosted_env *env, const vecenv_reply *reply, double reward)
 {
-    if (reply->flags & (VECENV_F_RESET | VECENV_F_AUTORESET)) {
+    if (reply->flags & VECENV_F_CONTINUES) {
+        env->counters.episode++;
+    } else if (reply->flags & (VECENV_F_RESET | VECENV_F_AUTORESET)) {
         begin_episode(env);
     } else if (!(reply->flags & VECENV_F_ERROR)) {
         env->counters.length++;
@@ -148,7 +150,7 @@ write_row(Slot *self, hosted_env *env, const vecenv_reply *reply, size_t num_che
     if (reply->terminated || reply->truncated) {
         double seconds = (double)(vecenv_now_ns() - env->began_ns) / 1e9;
         CELL(self, row_ref, VECENV_H_SECONDS, double) = seconds;
-        if (arena->timings != NULL) {
+        if (arena->timings != NULL && !(reply->flags & VECENV_F_CONTINUES)) {
             vecenv_count_episode(&arena->timings[self->command.env_id],
                                  env->counters.episode_return);
         }

@@ -275,6 +275,26 @@ slot_set_seed(PyObject *op, PyObject *args)
 }
 
 static PyObject *
+slot_set_counters(PyObject *op, PyObject *args)
+{
+    PyObject *env_id;
+    long long length, age_ns;
+    double episode_return;
+    if (!PyArg_ParseTuple(args, "OLdL:set_counters", &env_id, &length, &episode_return,
+                          &age_ns)) {
+        return NULL;
+    }
+    hosted_env *env = parse_env((Slot *)op, env_id);
+    if (env == NULL) {
+        return NULL;
+    }
+    env->counters.length = length;
+    env->counters.episode_return = episode_return;
+    env->began_ns = vecenv_now_ns() - age_ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
 slot_action(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
@@ -325,6 +345,8 @@ static PyMethodDef slot_methods[] = {
     {"set_preferred_core", slot_set_preferred_core, METH_VARARGS, set_preferred_core_doc},
     {"set_seed", slot_set_seed, METH_VARARGS,
      SLOT_DOC("set_seed($self, env_id, seed, /)")},
+    {"set_counters", slot_set_counters, METH_VARARGS,
+     SLOT_DOC("set_counters($self, env_id, length, episode_return, age_ns, /)")},
     {"action", slot_action, METH_VARARGS,
      SLOT_DOC("action($self, form=None, leaves=None, /)")},
     {"count_step", slot_count_step, METH_NOARGS, SLOT_DOC("count_step($self, /)")},

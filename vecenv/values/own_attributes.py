@@ -58,12 +58,13 @@ def attributes_of(layer: Any) -> dict[str, Any]:
     if not _DICT_IS_SLOW:
         own: dict[str, Any] = getattr(layer, "__dict__", {})
         return own
-    found = {}
+    found, get = {}, object.__getattribute__
     cls: Any = type(layer)
     for name in _stored_names(cls):
-        value = get_own_attr(layer, name, MISSING)
-        if value is not MISSING:
-            found[name] = value
+        try:
+            found[name] = get(layer, name)
+        except AttributeError:
+            continue
     return found
 
 

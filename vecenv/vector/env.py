@@ -31,6 +31,7 @@ from ..core.parent.leases import NUM_LEASES
 from ..core.pool.recipe import PoolRecipe
 from ..core.spares.resets import SpareRule
 from ..core.system.clock import check_timeout
+from ..env_snapshot import EnvSnapshot
 from ..envs.adapt import adapt_and_build
 from ..envs.remote import GetAttribute, GetOrCall, SetAttribute, without_bounds
 from ..envs.seeding import episode_seed
@@ -57,6 +58,7 @@ from .arguments import (
     wants_same_spaces,
 )
 from .base import BaseVectorEnv, check_method, check_name
+from .branches import Branches
 from .infos import InfoReader, LegacyInfoReader
 from .options import find_names, read_pool_options, suggest
 from .results import ConcatenatedResults, Results, Step
@@ -296,6 +298,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         results = self.results = make_results(
             pool, self._make_reader(space), space, self.copy, self._checks_ends, self._has_statistics
         )
+        vars(self).pop("_branches", None)  # it belongs to an earlier pool
         self._deliver_step = results.deliver_marked if self._marks_autoreset else results.deliver
         self.metadata["autoreset_mode"] = self.autoreset_mode
 
@@ -610,6 +613,78 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         kwargs = [{"options": one} for one in each]
         self._ask(what, self._pool.reset, env_ids, seeds=asked, kwargs=kwargs, ordered=ordered)
         self.env_seeds.record(asked, chosen)
+
+    # ---- branches ----------------------------------------------------------------------------
+
+    def get_states(self, env_id: Any = None) -> tuple[EnvSnapshot, ...]:
+        """Return the state of every env, or of some; nothing changes.
+
+        The state of an env of an unknown class cannot be captured: call `vecenv.register_pickled_state` for the class,
+        or define `get_state()` and `set_state(state)` in it. These two, and functions of
+        `vecenv.register_state_adapter`, are called in the middle of episodes here.
+
+        Args:
+            env_id: distinct ids of envs, or a single id. None (default): all envs. Other envs may be outstanding.
+
+        Returns:
+            One snapshot per env, ordered by env_id, or as the argument `env_id`.
+
+        Raises:
+            StateError: the class of a layer of an env is unknown, or its state is not known now. Or there are spare
+                envs, or the envs live in shards.
+            ResetNeeded: an env was never reset.
+            AlreadyPendingCallError: an earlier call has not been waited for, or one of these envs is outstanding.
+            ConfigError: there is no such env.
+            Exception: raised by a function of the env, with its remote traceback.
+        """
+        with self._sync_call("get_states"):
+            ids = self._chosen_ids("get_states", env_id)
+            self._pool.abandon_calls()  # calls of an interrupted `call_wait`
+            results = self.results
+            return self._ask("get_states", self._branches.get, ids, results.ended, results.returns)
+
+    def set_states(self, states: EnvSnapshot | Sequence[EnvSnapshot], env_id: Any = None) -> Any:
+        """Put states into every env, or into some; each env then continues the episode of its state.
+
+        With the same actions, the next rows equal those that the env gave after `get_states`: observations, rewards,
+        ends, autoresets, infos, random numbers, and the statistics of the episode. A state whose episode is over is
+        followed by a reset, as it was there. After a crash, the env is restored from the state. Attributes that the
+        state does not contain stay those of the env, such as values that are no plain data.
+
+        Args:
+            states: snapshots of `get_states`, one per env, ordered as `env_id`; or a single one for all of these envs.
+                They may come from other envs, and from another vector env, of the same classes and spaces.
+            env_id: distinct ids of envs, or a single id. None (default): all envs. Other envs may be outstanding.
+
+        Returns:
+            The observations that belong to the states, ordered as `env_id`, leaves (B, *S): the next actions depend on
+            them, as after a `reset`.
+
+        Raises:
+            ConfigError: there is no such env, the number of states is wrong, or a state has another class or other
+                spaces than its env; no env was changed.
+            WrongTypeError: a state is not a snapshot (also a ConfigError and a TypeError).
+            StateError: there are spare envs, or the envs live in shards.
+            AlreadyPendingCallError: an earlier call has not been waited for, or one of these envs is outstanding.
+            Exception: raised by a function of an env, with its remote traceback; reset this env, or set its state
+                again. The other envs have their states.
+        """
+        with self._sync_call("set_states"):
+            ids, pool, results = self._chosen_ids("set_states", env_id), self._pool, self.results
+            pool.abandon_calls()  # calls of an interrupted `call_wait`
+            given = self._ask("set_states", self._branches.read, states, ids)
+            last = results.copy_last_obs() if results.has_last_obs(ids) else None  # a view may be invalid later
+            self._ask("set_states", self._branches.put, given, ids, ordered=not pool.outstanding())
+            batch = self._recv("set_states", None, ids)
+            return results.deliver_states(last, batch, ids, [np.frombuffer(state.returns) for state in given])
+
+    def _chosen_ids(self, what: str, env_id: Any) -> Any:
+        ids = read_env_ids(what, env_id, self.num_envs)
+        return np.arange(self.num_envs) if ids is None else ids
+
+    @functools.cached_property
+    def _branches(self) -> Branches:
+        return Branches(self._pool)
 
     # ---- calling -----------------------------------------------------------------------------
 

@@ -257,6 +257,29 @@ class Results:
         self._last = _Merged(obs)
         return own(self._root, obs) if self._copy else obs, spread_infos(infos, env_ids, self._num_envs)
 
+    def deliver_states(self, last: Any, batch: Batch, env_ids: Array, returns: list[Array]) -> Any:
+        """Return the observations (B, *S) of envs into which states were put.
+
+        Args:
+            last: the last observations of all envs from before, changed in place; None: they are not known.
+            batch: one row per env of `env_ids`, int64 (B,), in this order.
+            returns: the sum of rewards of each state, float64 (*K).
+        """
+        if batch.flags & RowFlag.ERROR:
+            known = None if last is None else _Merged(last)
+            deliver = functools.partial(self.deliver_states, None, env_ids=env_ids, returns=returns)
+            self._raise_env_errors(batch, known, deliver)
+        obs = self._deliver(batch)[0]
+        self._last = None if last is None else _Merged(merge(self._root, last, obs, env_ids))
+        if self._returns is not None:
+            self._returns.sums[env_ids] = returns
+        return own(self._root, obs) if self._copy else obs
+
+    @property
+    def returns(self) -> Array | None:
+        """The sum of rewards of each env's episode, float64 (N, *K); None if the envs add them up."""
+        return None if self._returns is None else self._returns.sums
+
 
 class ConcatenatedResults(Results):
     """Results whose observations Gymnasium's `concatenate` batches, for spaces with functions of the caller."""
@@ -268,6 +291,9 @@ class ConcatenatedResults(Results):
     def deliver_into(self, last: Any, batch: Batch, env_ids: Array) -> tuple[Any, dict[str, Any]]:
         obs, infos = super().deliver_into(last, batch, env_ids)
         return concatenate_rows(self._space, obs, self._num_envs), infos
+
+    def deliver_states(self, last: Any, batch: Batch, env_ids: Array, returns: list[Array]) -> Any:
+        return concatenate_rows(self._space, super().deliver_states(last, batch, env_ids, returns), len(env_ids))
 
     @property
     def observations(self) -> Any:

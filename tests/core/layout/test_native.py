@@ -434,6 +434,8 @@ def test_publish_needs_a_command(ends):
         slot.host(2, print)
     with pytest.raises(ValueError, match="env_id"):
         slot.set_seed(2, 0)
+    with pytest.raises(ValueError, match="env_id"):
+        slot.set_counters(2, 0, 0.0, 0)
 
 
 @pytest.mark.parametrize("wrong", [-1, 2, 2**80])

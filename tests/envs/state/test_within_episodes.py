@@ -40,6 +40,7 @@ from vecenv.envs.toys import AliasedObs, CountEnv, SpaceEnv, ToyEnv
 from vecenv.envs.video import Recordable, SeedRecorder
 from vecenv.errors import DependencyError
 from vecenv.integrations.envpool.atari import AtariTask
+from vecenv.values.content import content_of
 from vecenv.wrappers import (
     ActionDiscretizationEnvWrapper,
     ActionRepeatWrapper,
@@ -249,7 +250,6 @@ UNKNOWN: dict[str, Callable[[], Any]] = {
     "AllinObsWrapper": lambda: adapt(AllinObsWrapper(cart_pole())),
     "BoardEnv": lambda: adapt(Connect4Env()),
     "DingEnvWrapper": lambda: adapt(DingEnvWrapper(cfg={"env_id": "CartPole-v1"})),
-    "MujocoEnv": lambda: make("HalfCheetah-v5"),
     "counting Transform": lambda: wrappers.TransformReward(cart_pole(), counting()),
     "replaced step": lambda: replaced(cart_pole()),
     "replaced step in a batch": lambda: BatchedEnv(replaced(CartPoleVectorEnv(3))),
@@ -265,8 +265,9 @@ VECTORS: dict[str, Callable[[Any], Any]] = {
 
 if not HAS_ATARI:
     ATARI.clear()
-if not importlib.util.find_spec("mujoco"):
-    del UNKNOWN["MujocoEnv"]
+if importlib.util.find_spec("mujoco"):
+    for name in ("Ant", "HalfCheetah", "Humanoid", "Pusher", "Reacher"):
+        KNOWN[name] = functools.partial(make, f"{name}-v5", max_episode_steps=25)
 for name in ("RepeatAction", "DiscretizeObservation", "DiscretizeAction"):
     if not hasattr(wrappers, name):  # not in every release
         del KNOWN[name]
@@ -303,8 +304,9 @@ def row_of(env: Any, action: Any) -> Any:
     return frozen((*others, info)), frozen(env.reset()) if is_end else None
 
 
-#: Caches, buffers that are written before they are read, and descriptions with spaces in them.
-UNCOMPARED = {"_coded", "stacked_obs", "inner", "__parameters__"}
+#: Caches, buffers that are written before they are read, such as MuJoCo's memory of contacts, and descriptions with
+#: spaces in them.
+UNCOMPARED = {"_coded", "stacked_obs", "inner", "__parameters__", "data", "mujoco_renderer"}
 
 
 def attributes_of(env: Any) -> dict[tuple[int, str], Any]:
@@ -319,7 +321,7 @@ def attributes_of(env: Any) -> dict[tuple[int, str], Any]:
                 found[depth, name] = repr(value)
             elif name not in UNCOMPARED and value is not None and not callable(value) and not hasattr(value, "reset"):
                 with contextlib.suppress(TypeError, pickle.PicklingError, AttributeError):
-                    found[depth, name] = pickle.dumps(value)
+                    found[depth, name] = repr(content_of(pickle.dumps(value)))
     return found
 
 

@@ -288,7 +288,9 @@ class FallbackSlot(Slot):
     ) -> None:
         command = self._command
         assert command is not None
-        if flags & (RowFlag.RESET | RowFlag.AUTORESET):
+        if flags & RowFlag.CONTINUES:
+            env.episode += 1
+        elif flags & (RowFlag.RESET | RowFlag.AUTORESET):
             _begin_episode(env)
         elif not flags & RowFlag.ERROR:
             env.length += 1
@@ -307,7 +309,7 @@ class FallbackSlot(Slot):
         columns["return"][row] = env.episode_return
         if terminated or truncated:
             columns["seconds"][row] = (now_ns() - env.began_ns) / 1e9
-            if env.timed is not None:
+            if env.timed is not None and not flags & RowFlag.CONTINUES:
                 env.timed.count_episode(env.episode_return)
         if flags & RowFlag.FINAL_REPEATS:
             for final, last in zip(self._words.rows.final_leaves, self._words.rows.leaves):
@@ -369,6 +371,10 @@ class FallbackSlot(Slot):
         if env_id not in self._envs:
             raise ValueError("env_id out of range")
         self._envs[env_id].seed = seed
+
+    def set_counters(self, env_id: int, length: int, episode_return: float, age_ns: int, /) -> None:
+        env = self._envs[env_id]
+        env.length, env.episode_return, env.began_ns = length, episode_return, now_ns() - age_ns
 
     # ---- records and replay: as native/worker/slot_records.c -------------------------------------
 

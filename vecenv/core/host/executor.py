@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...gymnasium_api.first_seeds import is_seeded_by, seed_generators
 from ...gymnasium_api.replaying import is_replaying
-from ..layout.commands import reset_kwargs
+from ..layout.commands import GivenState, reset_kwargs
 from ..layout.flags import Autoreset, CommandFlag, Op, RowFlag
 from .caught import CaughtExceptions, UnbuiltEnv
 from .checks import exact_flag, type_name, unpack_reset
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     """The answer of an env to a command.
 
     Attributes:
-        doing: the call that it comes from: 'step', 'reset', 'autoreset' or 'call'.
+        doing: the call that it comes from: 'step', 'reset', 'autoreset', 'set_states' or 'call'.
         obs: the observation, or the result of a call; None if `flags` contain REPEATS.
         reward, terminated, truncated, info: of the step; a reset has only an info.
         flags: `RowFlag` bits.
@@ -76,7 +76,7 @@ class Executor:
 
     Attributes:
         command: (env_id, op, step_id) of the current command.
-        doing: the present call of the env: 'step', 'reset', 'autoreset' or 'call'.
+        doing: the present call of the env: 'step', 'reset', 'autoreset', 'set_states' or 'call'.
         given: (action,) of a step; (seed,) of a reset that has the argument `seed`; else ().
         needs_reset: whether the next step resets its env, because its episode is over (NEXT_STEP).
         caught: builds envs again after exceptions in resets; None: exceptions are answers.
@@ -119,7 +119,7 @@ class Executor:
 
         Args:
             flags, argument: of the command; see `CommandFlag`.
-            given: the action of a step, the keyword arguments of a reset, or the function of a call.
+            given: the action of a step, the keyword arguments or the state of a reset, or the function of a call.
 
         Raises:
             BaseException: raised by the env; call `answer_exception` then.
@@ -129,6 +129,8 @@ class Executor:
         self._needed_reset = op == Op.STEP and self.needs_reset
         if op == Op.CALL:
             return Answer("call", self._rngs.call_swapped(env_id, given, env), info={})
+        if op == Op.RESET and isinstance(given, GivenState):
+            return self._set_state(given)
         if op == Op.RESET:
             kwargs = reset_kwargs(env, given or {}, flags, argument)
             self.given = (kwargs["seed"],) if "seed" in kwargs else ()
@@ -170,6 +172,7 @@ class Executor:
         Raises:
             BaseException: raised by the env or its constructor. Call `answer_exception` again.
         """
+        is_caught = is_caught and self.doing != "set_states"  # its exceptions are always answers
         if is_caught and self.doing == "step":
             return self.truncate(None, RowFlag.REPEATS)
         if is_caught:
@@ -245,6 +248,22 @@ class Executor:
             flags = RowFlag.FINAL | (RowFlag.FINAL_REPEATS if end.flags & RowFlag.REPEATS else 0)
         ends = end.terminated, end.truncated
         return Answer(self.doing, obs, end.reward, *ends, info, flags, end.obs, end.info, seed, is_rebuilt)
+
+    def _set_state(self, given: GivenState) -> Answer:
+        """Put a state into the env of the current command; the answer is the row that the state comes from."""
+        self.doing = "set_states"
+        env_id = self.command[0]
+        if isinstance(self.envs[env_id], UnbuiltEnv):
+            self._build_again()
+        state = self._rngs.unpack_state(env_id, given.state)
+        with self._rngs.fork_guard:
+            given.snapshotter.restore(self.envs[env_id], state)
+        self.fresh_seeds.pop(env_id, None)
+        if self.snapshots is not None and not is_replaying():
+            self.snapshots.continue_from_state(env_id, self.envs[env_id])
+        self.needs_reset = given.is_over and self._autoreset == Autoreset.NEXT_STEP
+        flags = RowFlag.RESET | RowFlag.CONTINUES
+        return Answer(self.doing, given.obs, self._no_end.reward, given.is_over, False, {}, flags, seed=given.seed)
 
     def _build_again(self) -> None:
         """Replace an env whose reset has raised by a new one."""

@@ -92,6 +92,7 @@ def entropy_of(python: int, numpy: int, torch: int) -> int:
     return python | numpy << _PART_BITS | torch << 2 * _PART_BITS
 
 
+@functools.lru_cache(maxsize=256)  # states that are put into envs begin from few entropies
 def _words_of(entropy: int, number: int) -> bytes:
     """Return the 624 words of a generator that begin from its part of an entropy: of `random`, NumPy's or torch's."""
     return hashlib.shake_128(b"%d %d" % (number, parts_of(entropy)[number])).digest(4 * _WORDS)

@@ -520,7 +520,7 @@ class GlobalRngs:
         env_rngs = self.of(env_id)
         parts = _merged(self.generators.torch_parts(env_rngs.state), env_rngs.late_torch)
         drawn = (self.generators.without_torch(env_rngs.state), parts) if env_rngs.has_drawn else None
-        counts = env_rngs.swaps_left, env_rngs.num_pools
+        counts = 0 if drawn else env_rngs.swaps_left, env_rngs.num_pools  # after a draw, it is swapped in always
         return pickle.dumps((env_rngs.entropy, drawn, counts, state), protocol=5)
 
     def unpack_state(self, env_id: int, packed: bytes) -> bytes:

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InternalError, WorkerTimeoutError, add_notes
+from ...errors import InternalError, StateError, WorkerTimeoutError, add_notes
 from ...values.nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import Changes, LastingCall
+from ..layout.commands import Changes, GivenState, LastingCall
 from ..layout.flags import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.messages import Outcome
@@ -32,7 +32,7 @@ from .checks import exact_reward, holds_int, shorten, type_name, zero_reward
 from .executor import Answer, Executor
 from .global_rngs import FirstCallsEnv, GlobalRngs, RngSwappingEnv
 from .replay import RestoreJob, Restorer, Snapshotter
-from .saving import SaveState, save_env
+from .saving import GetStates, SavedEnv, SaveState, get_state, save_env
 from .shortcut import Shortcut
 from .slot import IDLE, RAISED, RESULT, STEP_BEGINS, STEP_WITH_SNAPSHOT, STOP, Slot
 from .snapshots import Snapshots, snapshot_if_due, snapshot_now
@@ -231,6 +231,8 @@ class Host:
         caught = self._executor.caught
         if caught is None or op == Op.CALL or not isinstance(error, Exception):
             return False
+        if self._executor.doing == "set_states":
+            return False
         if self._is_callers and isinstance(error, WorkerTimeoutError):  # raised by the timer: a hang is no exception
             return False
         is_caught = caught.accept(env_id, error, *self._describe_request())
@@ -303,10 +305,7 @@ class Host:
             return
         payload: Any = None if data is None else messages.load(data)
         executor.needs_reset = op == Op.STEP and argument == STEP_BEGINS
-        if env_id in self._restore_jobs:
-            self._restore_env(env_id, step_id)
-            executor.begin(env_id, op, step_id)
-            self._slot.touch(op)  # the new command has its own time limit, without the replay
+        self._restore_if_due(env_id)
         if op == Op.CALL:  # a call does not end an episode
             self._answer_call(payload, data, flags)
             return
@@ -317,6 +316,10 @@ class Host:
                 self._answer(executor.truncate, last_obs)
                 return
         given = None if payload is None else payload.given(op)
+        if isinstance(given, GivenState):
+            self._marks.pop(env_id, None)  # it belongs to the state that is replaced
+            self._answer(self._set_state, given)
+            return
         if op == Op.RESET or executor.needs_reset:
             self._answer(executor.execute, flags, argument, given)
             return
@@ -327,6 +330,11 @@ class Host:
     def _step(self, action: Any) -> Answer:
         answer = self._executor.execute(given=action)
         self._slot.count_step()
+        return answer
+
+    def _set_state(self, given: GivenState) -> Answer:
+        answer = self._executor.execute(given=given)
+        self._slot.set_counters(self._executor.command[0], given.length, given.episode_return, given.age_ns)
         return answer
 
     def _take_snapshot(self, env_id: int, step_id: int) -> bool:
@@ -361,6 +369,10 @@ class Host:
         env_id, _, step_id = self._executor.command
         function = payload.function
         assert function is not None
+        if isinstance(function, GetStates):
+            self._slot.send_message(self._dump_reply(self._get_states(function)))
+            self._slot.finish()
+            return
         if isinstance(function, CloseHere | SaveState):
             value: Any = None
             if isinstance(function, CloseHere):
@@ -396,6 +408,22 @@ class Host:
         if caught is not None and name != "" and changes != {}:
             caught.note_call(env_id, LastingCall(step_id, data, name=name, changes=changes))
 
+    def _get_states(self, asked: GetStates) -> messages.Reply:
+        """Return the reply to a call for the states of envs: their states, or the exception of one of them."""
+        called, _, step_id = self._executor.command
+        found: dict[int, SavedEnv] = {}
+        for env_id in self._envs.keys() & asked.env_ids:
+            self._restore_if_due(env_id)
+            try:
+                if env_id in self._abandoned or env_id in self._executor.fresh_seeds:
+                    raise StateError("its episode was lost by a failure; step or reset it first")
+                saved = get_state(env_id, self._envs[env_id], self._slot, self._rngs, asked.snapshotter)
+            except Exception as error:
+                request = ("get_states", "")
+                return messages.Reply(step_id, env_id, error=messages.pack_error(error), request=request)
+            found[env_id] = saved._replace(objects=self._last_objects.get(env_id))
+        return messages.Reply(step_id, called, value=found)
+
     def _close_here(self, env_id: int) -> bool:
         """Close an env and drop all references to it; return False if its next answer would need this worker."""
         if env_id in self._marks or env_id in self._abandoned or env_id in self._executor.fresh_seeds:
@@ -406,6 +434,15 @@ class Host:
         return True
 
     # ---- restoring --------------------------------------------------------------------
+
+    def _restore_if_due(self, env_id: int) -> None:
+        """Restore an env that has a job, before the current command."""
+        if env_id in self._restore_jobs:
+            executor = self._executor
+            command = executor.command
+            self._restore_env(env_id, command[2])
+            executor.begin(*command)
+            self._slot.touch(command[1])  # the new command has its own time limit, without the replay
 
     def _restore_env(self, env_id: int, step_id: int) -> None:
         """Restore an env to its state before this command; if that fails, its episode is abandoned.

@@ -29,7 +29,7 @@ from .executor import Answer, Executor
 from .global_rngs import GlobalRngs
 from .slot import Slot
 
-__all__ = ["Snapshotter", "RestoreJob", "Restorer", "Snapshot"]
+__all__ = ["RestoreJob", "Restorer", "Snapshot", "Snapshotter", "StateSnapshotter"]
 
 
 class Snapshot(Protocol):
@@ -74,6 +74,24 @@ class Snapshotter(Protocol):
 
     def set_attributes(self, env: Any, changes: Changes) -> None:
         """Set attributes of an env to the values that `changes` has returned."""
+
+
+class StateSnapshotter(Protocol):
+    """Captures the states of single envs for the caller, and puts them into envs of the same classes."""
+
+    def layers(self, env: Any) -> tuple[str, ...]:
+        """Return the names of the classes of an env and of the envs inside it, outermost first."""
+
+    def capture_exactly(self, env: Any, *, within_episode: bool) -> bytes:
+        """Return the exact state of an env, for `restore` in any env with the same classes.
+
+        Raises:
+            StateError: the state of a layer is not known; the text names its class.
+            Exception: raised by a hook of the user's.
+        """
+
+    def restore(self, env: Any, state: bytes) -> None:
+        """Set the state of an env."""
 
 
 @dataclass
@@ -302,7 +320,7 @@ class Restorer:
                 answer = run()
                 if answer.needs_autoreset:
                     answer = executor.autoreset(self._copied(answer))
-                self._absorb(answer, starts_digest or executor.is_seeded)
+                self._absorb(answer, starts_digest or executor.is_seeded or answer.doing == "set_states")
                 return
             except ReplayError:
                 raise

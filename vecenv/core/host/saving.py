@@ -1,4 +1,8 @@
-"""SaveState: the call by which a pool saves the state of its envs, so that another pool continues their episodes."""
+"""The calls by which a pool asks for the states of its envs.
+
+SaveState    for another pool, which continues all episodes
+GetStates    for the caller, who puts them into envs
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ from ...errors import InternalError
 from ..layout.arena import read_record
 from ..system.clock import now_ns
 from .global_rngs import GlobalRngs
-from .replay import Snapshotter
+from .replay import Snapshotter, StateSnapshotter
 from .slot import Slot
 
-__all__ = ["SaveState", "SavedEnv", "restore_now", "save_env"]
+__all__ = ["GetStates", "SaveState", "SavedEnv", "get_state", "restore_now", "save_env"]
 
 
 class SavedEnv(NamedTuple):
@@ -23,12 +27,16 @@ class SavedEnv(NamedTuple):
         holds_calls: see `RestorePoint`.
         record: the bytes of an `arena.RECORD` with step_id 0; its `began_ns` is the age of the episode.
         reason: why there is no state; '' if there is one, or if the env was never reset.
+        layers: of `GetStates`: the names of the classes of the env and of the envs inside it.
+        objects: of `GetStates`: the values of the last observation without a column.
     """
 
     state: bytes | None
     holds_calls: bool
     record: bytes
     reason: str = ""
+    layers: tuple[str, ...] = ()
+    objects: list[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,25 @@ class SaveState:
     def __call__(self, env: Any) -> SavedEnv | None:
         """Raise InternalError: no env is called."""
         raise InternalError("a request to save an env has reached it")
+
+
+@dataclass(frozen=True)
+class GetStates:
+    """Requests the states of several envs of one slot, between their commands; the host handles this call.
+
+    The call is made for one of them. The answer is {env_id: SavedEnv}, without envs that the slot does not have.
+
+    Attributes:
+        snapshotter: captures the states.
+        env_ids: the envs.
+    """
+
+    snapshotter: StateSnapshotter
+    env_ids: tuple[int, ...]
+
+    def __call__(self, env: Any) -> dict[int, SavedEnv]:
+        """Raise InternalError: no env is called."""
+        raise InternalError("a request for the states of envs has reached one")
 
 
 def restore_now(env: Any) -> None:
@@ -69,3 +96,12 @@ def save_env(env_id: int, env: Any, slot: Slot, rngs: GlobalRngs, snapshotter: S
         return SavedEnv(None, False, record.tobytes(), reason)
     state = rngs.pack_state(env_id, snapshot.state)
     return SavedEnv(state, snapshot.holds_calls, record.tobytes())
+
+
+def get_state(env_id: int, env: Any, slot: Slot, rngs: GlobalRngs, snapshotter: StateSnapshotter) -> SavedEnv:
+    """Return the exact state of an env that was reset, between two of its commands; raise as `capture_exactly`."""
+    record = read_record(slot.present_record(env_id))
+    with rngs.fork_guard:
+        state = snapshotter.capture_exactly(env, within_episode=not record["is_over"])
+    record["began_ns"] = now_ns() - record["began_ns"]
+    return SavedEnv(rngs.pack_state(env_id, state), False, record.tobytes(), layers=snapshotter.layers(env))

@@ -114,6 +114,16 @@ class Slot(Protocol):
     def set_seed(self, env_id: int, seed: int, /) -> None:
         """Set the seed that the rows of the next episode contain; -1: without a seed."""
 
+    def set_counters(self, env_id: int, length: int, episode_return: float, age_ns: int, /) -> None:
+        """Set the counters of the episode that the next row, which is flagged CONTINUES, continues.
+
+        Args:
+            env_id: the env.
+            length: the steps of this episode so far.
+            episode_return: the sum of its rewards; NaN where a reward has several numbers.
+            age_ns: nanoseconds since its begin.
+        """
+
     def action(self, form: int = ..., leaves: tuple[bytes, ...] = ..., /) -> Any:
         """Return a new action object.
 

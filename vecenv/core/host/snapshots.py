@@ -125,6 +125,14 @@ class Snapshots:
         if is_newly_built:
             self._newly_built.add(env_id)
 
+    def continue_from_state(self, env_id: int, env: Any) -> None:
+        """Register an env into which the caller has put a state, a restore point that the journal has already."""
+        if env_id not in self._spans_episodes:
+            self._register(env_id, env)
+        self._spans_episodes[env_id] = True  # the state may have been that of another env, where this is so
+        self._newly_built.discard(env_id)
+        self._slot.start_digest(env_id)
+
     def _is_built_alike(self, env: Any) -> bool:
         return self._snapshotter is None or self._snapshotter.is_built_alike(env)
 

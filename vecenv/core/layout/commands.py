@@ -28,6 +28,7 @@ __all__ = [
     "Commands",
     "Effect",
     "Entry",
+    "GivenState",
     "History",
     "LastingCall",
     "RestorePlan",
@@ -188,6 +189,28 @@ class Entry(NamedTuple):
     flags: int
     argument: int
     payload: bytes | tuple[bytes, ...] | None
+
+
+class GivenState(NamedTuple):
+    """The state that a reset puts into its env, in place of the env's own reset.
+
+    Attributes:
+        snapshotter: restores the state; a `StateSnapshotter`.
+        state: as `GlobalRngs.pack_state` has returned it.
+        obs: the last delivered observation of the env that the state comes from.
+        length, episode_return, age_ns: see `Slot.set_counters`.
+        seed: of the episode; None: it had none, or it is unknown.
+        is_over: whether this episode is over.
+    """
+
+    snapshotter: Any
+    state: bytes
+    obs: Any
+    length: int
+    episode_return: float
+    age_ns: int
+    seed: int | None
+    is_over: bool
 
 
 class CallEffect(NamedTuple):

@@ -41,6 +41,7 @@ class RowFlag:
     FINAL_INTS = 0x200  #: the env returned the final observation with Python ints; only with FINAL
     REPEATS = 0x400  #: the env raised: its observation is the last delivered one, which the parent fills in
     FINAL_REPEATS = 0x800  #: the final observation is the last delivered one, too; only with FINAL
+    CONTINUES = 0x1000  #: a state was put into the env: its episode counters are kept; only with RESET
     NOTICE = 0x100  #: a worker has sent a message over its socket; only in the flags of a batch
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from ...errors import EnvError, RemoteTraceback, WorkerError, add_notes, locate
 from ...values.pickling import copy_by_pickle, dump_by_value, dump_message
 from ...values.pickling import load as load_pickle
-from .commands import Changes
+from .commands import Changes, GivenState
 from .flags import Op
 
 __all__ = [
@@ -145,18 +145,21 @@ class Outcome:
 class Payload:
     """One message down: the payload of a command.
 
-    A reset has `kwargs`, a step an `action`, and a call a function of the env. The `name` of a call is that of its
-    lasting effect, as for `Pool.call`; '' if it has no effect.
+    A reset has `kwargs`, or a `state` that is put into the env in its place. A step has an `action`, and a call a
+    function of the env. The `name` of a call is that of its lasting effect, as for `Pool.call`; '' if it has no effect.
     """
 
     kwargs: dict[str, Any] = field(default_factory=dict)
     action: Any = None
     function: Callable[[Any], Any] | None = None
     name: str | None = None
+    state: GivenState | None = None
 
     def given(self, op: int) -> Any:
         """Return the part that belongs to this operation."""
-        return self.function if op == Op.CALL else self.kwargs if op == Op.RESET else self.action
+        if op == Op.RESET:
+            return self.kwargs if self.state is None else self.state
+        return self.function if op == Op.CALL else self.action
 
 
 def dump(message: Any, known: Mapping[str, Any] = _NONE) -> bytes:
@@ -174,7 +177,7 @@ def load(data: bytes | bytearray | Payload) -> Any:
 def copy_payload(payload: Payload) -> Payload:
     """Copy a message down for envs in this process."""
     kwargs, action, function = map(copy_value, (payload.kwargs, payload.action, payload.function))
-    return Payload(kwargs, action, function, payload.name)
+    return Payload(kwargs, action, function, payload.name, payload.state)
 
 
 def copy_reply(reply: Reply) -> Reply:

@@ -22,7 +22,7 @@ from ..fallback.values import load_action
 from ..host.replay import RestoreJob
 from ..layout import messages
 from ..layout.bounds import Bounds
-from ..layout.commands import Command, Commands, Effect
+from ..layout.commands import Command, Commands, Effect, GivenState
 from ..layout.flags import FORM_MASK, CommandFlag, Form, Op
 from ..layout.messages import Payload, Reply, describe_place, pack_error, unpack_error
 from ..layout.spec import Array, Leaf, split_batch
@@ -242,6 +242,23 @@ class Requests:
                 self.seeds.cancelled.pop(env_id, None)
                 self.seeds.last[env_id] = seed
 
+    def set_states(self, states: Sequence[GivenState], env_ids: Sequence[int] | Array | None, ordered: bool) -> None:
+        if self._before_request is not None:
+            self._call_before_request()
+        ids = self._chosen(env_ids)
+        superseded = self._owed_by(ids)
+        check_count("set_states", "states", states, len(ids))
+        by_id = {id(state): state for state in states}
+        payload_of = {number: self._dump_payload(Payload(state=state)) for number, state in by_id.items()}
+        payloads = [payload_of[id(state)] for state in states]
+        commands = Commands.of(Op.RESET, ids, effects=Effect.SEEDS, payloads=payloads)
+        with signals_deferred():
+            self._command("set_states", commands, ordered, superseded)
+            self.seeds.offered = self.seeds.offered - set(ids.tolist())
+            for env_id in ids.tolist():
+                self.seeds.cancelled.pop(env_id, None)
+                self.seeds.last[env_id] = None
+
     def _draw_seed(self, env_id: int, seeds_per_env: int) -> int:
         """Return the drawn seed for an env's first reset; draw and log that of env 0 if there is none yet."""
         if self.seeds.first_drawn is None:
@@ -260,6 +277,15 @@ class Requests:
         if not self._hub.outstanding():
             return []
         return [self._hub.owed(i)[1] for i in ids.tolist() if 0 <= i < self._num_envs and self._hub.owed(i)[1]]
+
+    def check_idle(self, what: str, env_ids: Sequence[int] | Array, *, is_reset: bool) -> None:
+        """Raise StateError if one of these envs owes an answer, or was never reset although `is_reset`."""
+        for env_id in env_ids:
+            op = self.owes(int(env_id))
+            if op != Op.NONE:
+                refuse_busy_env(what, int(env_id), op)
+            if is_reset and self._is_new[env_id]:
+                raise ResetNeededError(f"{what}: env {env_id} was never reset; call reset first")
 
     def cancel(self, env_ids: Sequence[int] | Array | None) -> None:
         ids = self._chosen(env_ids).tolist()
@@ -536,7 +562,7 @@ class Requests:
 
 def refuse_busy_env(what: str, env_id: int, owed: Op) -> NoReturn:
     """Raise StateError: an env owes the answer to an operation, and gets no other one."""
-    remedy = "receive it first" if what == "reset" else "receive it first, or reset the env"
+    remedy = "receive it first" if what in ("reset", "get_states") else "receive it first, or reset the env"
     raise StateError(f"{what}: env {env_id} still owes the answer to a {owed.name.lower()}; {remedy}")
 
 

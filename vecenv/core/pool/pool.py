@@ -43,10 +43,11 @@ from ..advice.times import (
     read_workload,
     running_of,
 )
-from ..host.saving import SavedEnv, SaveState, restore_now
+from ..host.replay import StateSnapshotter
+from ..host.saving import GetStates, SavedEnv, SaveState, restore_now
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.arena import ArenaPlan
-from ..layout.commands import Commands
+from ..layout.commands import Commands, GivenState
 from ..layout.flags import Autoreset, Form, Op
 from ..layout.messages import Reply
 from ..layout.spec import Array, Space, Spec
@@ -694,6 +695,65 @@ class Pool:
         replies = self._call_idle(restore_now, self._idle_envs(resume.restore_jobs))
         # A mark in the next row shows an episode that was lost; the warning for callers of methods does not fit.
         requests.results_of([dataclasses.replace(reply, is_rebuilt=False) for reply in replies])
+
+    # ---- states of single envs -----------------------------------------------------------------
+
+    def get_states(self, env_ids: Sequence[int] | Array, snapshotter: StateSnapshotter) -> list[SavedEnv]:
+        """Return the exact states of envs between two steps, ordered as `env_ids`; nothing changes.
+
+        Args:
+            env_ids: distinct ids of envs that owe no answer.
+            snapshotter: captures the states.
+
+        Raises:
+            StateError: an env owes an answer or was never reset, its state is not known, there are spare envs, or the
+                envs live in shards.
+            Exception: raised by a hook of an env, as by `call`.
+        """
+        self._check_states("get_states", env_ids)
+        found: dict[int, SavedEnv] = {}
+        while len(found) < len(env_ids):  # an env may have moved to another slot after the failure of its worker
+            groups: dict[int, list[int]] = {}
+            for env_id in env_ids:
+                if env_id not in found:
+                    groups.setdefault(self._slot_of(env_id), []).append(int(env_id))
+            calls = [GetStates(snapshotter, tuple(group)) for group in groups.values()]
+            for some in self.call_each(calls, [group[0] for group in groups.values()], pure=True):
+                found.update(some)
+        return [found[int(env_id)] for env_id in env_ids]
+
+    def set_states(self, states: Sequence[GivenState], env_ids: Sequence[int] | Array, *, ordered: bool = True) -> None:
+        """Put states into envs; each owes one row, with the observation that belongs to the state.
+
+        All else is as for `reset`. If the state of an env cannot be restored, its row has the exception.
+
+        Raises:
+            StateError: an env owes an answer, there are spare envs, or the envs live in shards.
+        """
+        self._check_states("set_states", env_ids)
+        self._call("reset", self._requests.set_states, states, env_ids, ordered)
+
+    def last_observations(self, env_ids: Sequence[int] | Array) -> list[list[Array]]:
+        """Return copies of the last observations of envs that were reset and owe no answer, each a list of leaves."""
+        found: list[list[Array]] = self._call("get_states", self._last_observations, env_ids)
+        return found
+
+    def _last_observations(self, env_ids: Sequence[int] | Array) -> list[list[Array]]:
+        ids = np.asarray(env_ids).tolist()
+        found = self._hub.last_delivered_obs(dict.fromkeys(ids, 0))
+        return [found.get(env_id, []) for env_id in ids]
+
+    def _slot_of(self, env_id: int) -> int:
+        slots = self._envs.slots
+        return 0 if slots is None else slots.slot_of(env_id)
+
+    def _check_states(self, what: str, env_ids: Sequence[int] | Array) -> None:
+        self._lifecycle.check_open(what)
+        if self._spares is not None:
+            raise StateError(f"{what}: envs with spare envs have no states of their own; use num_spare_envs=0")
+        if self._engine.shards():
+            raise StateError(f"{what}: envs in shards have no states here; use backend='process'")
+        self._requests.check_idle(what, env_ids, is_reset=what == "get_states")
 
     # ---- recovery ----------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ class _LocalSlot:
     def __init__(self, slot: Any, hub: NativeHub, box: LocalMessages) -> None:
         self.serve, self.publish, self.finish = slot.serve, slot.publish, slot.finish
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
-        self.current = slot.current
+        self.current, self.set_counters = slot.current, slot.set_counters
         self.watch, self.count_step, self.touch = slot.watch, slot.count_step, slot.touch
         self.keep_records, self.records, self.resume = slot.keep_records, slot.records, slot.resume
         self.start_digest, self.add_to_digest = slot.start_digest, slot.add_to_digest

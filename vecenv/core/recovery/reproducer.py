@@ -32,7 +32,7 @@ from ..host.executor import Answer, Executor
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.replay import Snapshotter
 from ..layout import messages
-from ..layout.commands import Entry, LastingCall, RestorePlan, RestorePoint, reset_kwargs
+from ..layout.commands import Entry, GivenState, LastingCall, RestorePlan, RestorePoint, reset_kwargs
 from ..layout.flags import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
 from ..options import PoolOptions
@@ -355,6 +355,8 @@ def _last_asked(episode: Reproducer, op: int, spec: Spec, records: Array) -> tup
             return None, ()
         failed = resets[-1]
         given = _given(spec, failed) or {}
+        if isinstance(given, GivenState):
+            return given.seed, ()
         return reset_kwargs(None, given, failed.flags, failed.argument).get("seed"), ()
     answers = [record for record in records if 0 < int(record["step_id"]) < episode.step_id]
     if not answers:

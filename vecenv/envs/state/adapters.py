@@ -21,8 +21,9 @@ import gymnasium
 import numpy as np
 
 from vecenv.envs.adapt import inner_env
+from vecenv.envs.state.effects import is_plain
 from vecenv.errors import StateError
-from vecenv.values.own_attributes import MISSING, get_own_attr
+from vecenv.values.own_attributes import MISSING, attributes_of, get_own_attr, set_own_attr
 
 EPISODE, SEED, LIFE = "episode", "seed", "life"
 
@@ -76,6 +77,37 @@ def _capture_ale(env: Any) -> Any:
 
 def _restore_ale(env: Any, state: Any) -> None:
     env.ale.restoreSystemState(state)
+
+
+def _capture_mujoco(env: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    import mujoco  # the env has imported it
+
+    spec = mujoco.mjtState.mjSTATE_INTEGRATION
+    state = np.empty(mujoco.mj_stateSize(env.model, spec))
+    mujoco.mj_getState(env.model, env.data, state, spec)
+    # Positions of bodies, which rewards depend on, are those from before the last integration.
+    cls: Any = type(env.data)
+    derived = {name: getattr(env.data, name) for name in _names_of_arrays(cls)}
+    arrays = {name: value.copy() for name, value in derived.items() if isinstance(value, np.ndarray)}
+    return state, arrays, {name: value for name, value in attributes_of(env).items() if is_plain(value)}
+
+
+def _restore_mujoco(env: Any, captured: tuple[Any, dict[str, Any], dict[str, Any]]) -> None:
+    import mujoco
+
+    state, arrays, plain = captured
+    mujoco.mj_setState(env.model, env.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    for name, value in arrays.items():
+        mine = getattr(env.data, name)
+        if mine.shape == value.shape:  # else it belongs to contacts, which each step finds again
+            mine[...] = value
+    for name, value in plain.items():
+        set_own_attr(env, name, value)
+
+
+@functools.cache
+def _names_of_arrays(cls: Any) -> tuple[str, ...]:
+    return tuple([name for name, member in vars(cls).items() if isinstance(member, property) and name[0] != "_"])
 
 
 def _find_sticky_action(env: Any) -> str | None:
@@ -285,7 +317,9 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     # Without a map name its constructor draws a random map.
     _ENVS + "toy_text.frozen_lake.FrozenLakeEnv": StateAdapter(_capture_map, _check_map, LIFE, is_whole=False),
     # Every reset calls mj_resetData, which also clears controls, warm starts and time.
-    _ENVS + "mujoco.mujoco_env.MujocoEnv": _GENERATORS_ONLY_FAMILY,
+    _ENVS + "mujoco.mujoco_env.MujocoEnv": StateAdapter(
+        _capture_mujoco, _restore_mujoco, EPISODE, with_subclasses=True
+    ),
     # A reset with a seed loads the game again; a reset without a seed continues the emulator's generator.
     "ale_py.env.AtariEnv": StateAdapter(_capture_ale, _restore_ale, SEED, find_gap=_find_sticky_action),
     "vecenv.envs.adapt.AdaptedEnv": _GENERATORS_ONLY,

@@ -57,6 +57,7 @@ _UNKNOWN = (
     "unknown class; only its random generators are kept. Define get_state() and set_state(state), or call "
     "vecenv.register_state_adapter or vecenv.register_pickled_state"
 )
+_REMEDY = ". Call vecenv.register_pickled_state for the class, or define get_state() and set_state(state)"
 #: Packages whose adapters keep only the state of episodes, without attributes that methods have set.
 _TRUSTED_PREFIXES = tuple(f"{name}." for name in TRUSTED)
 #: Packages whose classes have no state beside their attributes.
@@ -147,6 +148,26 @@ class Snapshotter:
                     return None
                 if not _mark_unpicklable(layers, payload[1]):
                     raise StateError(f"state of {layers[-1]!r}: cannot be pickled: {error}") from error
+
+    def layers(self, env: Any) -> tuple[str, ...]:
+        """Return the names of the classes of all layers whose states are saved separately, outermost first."""
+        return tuple([_plan_of(type(layer)).name for layer in _layers(env)])
+
+    def capture_exactly(self, env: Any, *, within_episode: bool) -> bytes:
+        """Return the state between two steps, or right before a reset, for `restore` in any env of the same classes.
+
+        Hooks, and functions of `register_state_adapter`, are called within episodes, too.
+
+        Raises:
+            StateError: the state of a layer is not known, or cannot be pickled; the text names its class.
+            Exception: raised by a hook, or by a registered function.
+        """
+        layers = list(_layers(env))
+        payload, _ = _capture_layers(layers, within_episode=within_episode, is_asked=True)
+        try:
+            return dump_by_name(payload)
+        except Exception as error:
+            raise StateError(f"{_plan_of(type(env)).name}: its state cannot be pickled: {error}") from error
 
     def restore(self, env: Any, state: bytes) -> None:
         """Put a captured state into an env built by the same constructor; call right before a reset.
@@ -398,16 +419,19 @@ def _continues_episode(layer: Any) -> bool:
     return get_own_attr(layer, "was_real_done") is False or not _plan_of(type(layer)).only_between_episodes
 
 
-def _find_gap(plan: _Plan, layer: Any, continues_episode: bool, within: dict[str, Any] | None = None) -> str | None:
+def _find_gap(
+    plan: _Plan, layer: Any, continues_episode: bool, within: dict[str, Any] | None = None, *, is_asked: bool = False
+) -> str | None:
     """Return why the state of a layer is not covered; None if it is.
 
     Args:
         continues_episode: whether a wrapper around it continues its episode after a reset.
         within: None between two episodes; else the further attributes that are saved within one.
+        is_asked: whether the caller asks for this state, so that functions of the user's are trusted.
     """
     if plan.gap is not None:
         return plan.gap
-    if within is not None and not plan.is_built_in:
+    if within is not None and not (plan.is_built_in or is_asked):
         return "its functions may return the state between two episodes only"
     if (within is not None or continues_episode) and not plan.holds_inner and _has_own_methods(layer):
         return "its step or reset was replaced by a function that may hold state of its own"
@@ -436,10 +460,11 @@ _GYMNASIUM_NP_RANDOM: tuple[Any, ...] = (gymnasium.Env.np_random, gymnasium.vect
 _SEED_NAMES = ("_np_random_seed", "_seed", "_dynamic_seed")
 
 
-def _capture_layers(layers: list[Any], *, within_episode: bool = False) -> tuple[Any, bool]:
+def _capture_layers(layers: list[Any], *, within_episode: bool = False, is_asked: bool = False) -> tuple[Any, bool]:
     """Return (payload, is_complete): the object to pickle, or None, and whether all layers are covered.
 
-    Within an episode, the first layer that is not covered ends the capture.
+    Within an episode, the first layer that is not covered ends the capture. If `is_asked`, it raises StateError, and
+    exceptions of captures are passed on.
     """
     names: list[str] = []
     states: list[Any] = []
@@ -460,12 +485,17 @@ def _capture_layers(layers: list[Any], *, within_episode: bool = False) -> tuple
             try:
                 state = (plan.capture(layer),)
             except Exception as error:
+                if is_asked:
+                    raise
                 if within_episode:
                     return None, False
                 plan = _mark_uncapturable(type(layer), plan, error)
         states.append(state)
         within = _plain_attributes(plan, layer) if within_episode else None
-        if is_complete and _find_gap(plan, layer, continues_episode, within) is not None:
+        gap = _find_gap(plan, layer, continues_episode, within, is_asked=is_asked) if is_complete else None
+        if gap is not None:
+            if is_asked:
+                raise StateError(f"{plan.name}: {gap}" + ("" if gap is _UNKNOWN else _REMEDY))
             is_complete = False
             if within_episode:
                 return None, False

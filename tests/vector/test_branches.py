@@ -1,0 +1,516 @@
+"""`VectorEnv.get_states` and `set_states`: an env continues the episode of another env."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import random
+import signal
+from contextlib import closing
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
+
+import vecenv
+from vecenv import ConfigError, StateError, VectorEnv, WrongTypeError
+from vecenv.envs.toys import ToyEnv
+
+MODES = ["NextStep", "SameStep", "Disabled"]
+ENGINES = {
+    "process": {"num_workers": 2},
+    "threads": {"num_workers": 1, "threads_per_worker": 2},
+    "raise": {"num_workers": 2, "failures": "raise"},
+    "serial": {"backend": "serial"},
+}
+KILLED = {"num_workers": 2, "failures": {"max_restarts": 1000}}
+
+
+def cartpole() -> Any:
+    return gymnasium.make("CartPole-v1", max_episode_steps=15)
+
+
+class DrawingEnv(ToyEnv):
+    """Its observations and infos contain numbers of all generators, and parts of its state share objects."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = super().reset(seed=seed, options=options)
+        self.drawn = [np.zeros(2), np.zeros(2)]
+        self.again = self.drawn
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.drawn[int(action)] = self.np_random.random(2)
+        numbers = [random.random(), float(np.random.random()), *self.again[0]]
+        return obs, reward + sum(numbers), terminated, truncated, {"numbers": np.array(numbers), "text": str(numbers)}
+
+
+vecenv.register_pickled_state(DrawingEnv)
+
+
+class HookedEnv(gymnasium.Env[Any, Any]):
+    """An env with hooks; the attribute `raises` names the one that raises an exception."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"place": gymnasium.spaces.Box(-99, 99, (2,), np.float64), "name": gymnasium.spaces.Text(9)}
+    )
+    action_space = gymnasium.spaces.Discrete(3)
+    raises = ""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.place = np.zeros(2)
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        return {"place": self.place.copy(), "name": "x" * int(self.place[0])}
+
+    def step(self, action: Any) -> Any:
+        self.place += action, 1
+        return self.observe(), float(action), bool(self.place[0] > 8), False, {}
+
+    def get_state(self) -> Any:
+        if self.raises == "get":
+            raise KeyError("no state today")
+        return self.place.tolist()
+
+    def set_state(self, state: Any) -> None:
+        if self.raises == "set":
+            raise KeyError("no change today")
+        self.place = np.array(state)
+
+
+class UnknownEnv(HookedEnv):
+    get_state = set_state = None  # type: ignore[assignment]
+
+
+def without_marks(step: Any) -> Any:
+    *arrays, infos = step
+    return *arrays, {key: value for key, value in infos.items() if key.strip("_") != "recovered"}
+
+
+def rows_of(step: Any, rows: list[int]) -> Any:
+    """Return the parts of a result that belong to some envs, without marks of recoveries and durations."""
+    *arrays, infos = without_marks(step)
+    if "episode" in infos:
+        infos = {**infos, "episode": {key: infos["episode"][key] for key in "rl"}}
+
+    def take(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: take(part) for key, part in value.items()}
+        return np.asarray(value)[rows].tolist()
+
+    known = {key: take(value) for key, value in infos.items() if not key.startswith("_")}
+    shown = {key: value for key, value in known.items() if not key.startswith("_") and any_shown(infos, key, rows)}
+    return [array[rows].tolist() for array in arrays], repr(shown)
+
+
+def any_shown(infos: Any, key: str, rows: list[int]) -> bool:
+    mask = infos.get(f"_{key}")
+    return bool(mask is None or np.asarray(mask)[rows].any())
+
+
+def play(envs: VectorEnv, actions: Any, rows: list[int], kill_at: int = -1) -> list[Any]:
+    """Return the rows of some envs for the same actions in all envs; before step `kill_at` all workers are killed."""
+    found = []
+    for number, action in enumerate(actions):
+        if number == kill_at:
+            for pid in envs.worker_pids:
+                os.kill(pid, signal.SIGKILL)
+        step = envs.step([action] * envs.num_envs)
+        found.append(rows_of(step, rows))
+        ended = step[2] | step[3]
+        if envs.metadata["autoreset_mode"].value == "Disabled" and ended.any():
+            obs, _ = envs.reset(options={"reset_mask": ended})
+            found += [obs[row].tolist() for row in rows if ended[row]]
+    return found
+
+
+ACTIONS = [0, 1, 1, 0, 1, 0, 0, 1] * 4
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("make", [cartpole, DrawingEnv], ids=["cartpole", "drawing"])
+def test_envs_continue_as_the_env_of_their_state(
+    make: Any, mode: str, options: dict[str, Any], implementation: str
+) -> None:
+    if make is DrawingEnv and "threads_per_worker" in options:
+        make = cartpole  # numbers of the global generators depend on each other there
+    with closing(VectorEnv([make] * 4, autoreset_mode=mode, episode_statistics=True, **options)) as envs:
+        envs.reset(seed=3)
+        play(envs, ACTIONS[:9], [0])
+        for number in range(6):
+            states = envs.get_states([1, 3])
+            observations = envs.observations
+            expected = play(envs, ACTIONS[number : number + 13], [1, 3])
+            obs = envs.set_states(states, [0, 1])
+            np.testing.assert_array_equal(obs, observations[[1, 3]])
+            np.testing.assert_array_equal(envs.observations[[0, 1]], obs)
+            assert envs.get_states([0, 1]) == states
+            assert play(envs, ACTIONS[number : number + 13], [0, 1]) == expected
+
+
+@pytest.mark.parametrize("kill_at", [0, 1, 3])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("make", [cartpole, DrawingEnv], ids=["cartpole", "drawing"])
+def test_rows_after_set_states_survive_kills(make: Any, mode: str, kill_at: int, implementation: str) -> None:
+    with closing(VectorEnv([make] * 4, autoreset_mode=mode, episode_statistics=True, **KILLED)) as envs:
+        envs.reset(seed=3)
+        for number in range(5):
+            play(envs, ACTIONS[: 3 + number], [0])
+            states = envs.get_states()
+            expected = play(envs, ACTIONS[:10], [1, 0, 3, 2])
+            envs.set_states([states[i] for i in (1, 0, 3, 2)])
+            assert play(envs, ACTIONS[:10], [0, 1, 2, 3], kill_at) == expected
+            later = envs.get_states()
+            envs.set_states([states[i] for i in (1, 0, 3, 2)])
+            play(envs, ACTIONS[:10], [0])
+            assert envs.get_states() == later
+        counts = envs.statistics()
+        assert counts["restarts"] >= 5 and not counts["truncated"] and not counts["unproven"]
+
+
+def test_states_survive_kills_at_any_time() -> None:
+    with closing(VectorEnv([cartpole] * 4, **KILLED)) as envs:
+        envs.reset(seed=3)
+        play(envs, ACTIONS[:4], [0])
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        states = envs.get_states()
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        envs.set_states(states[::-1])
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        assert envs.get_states() == states[::-1]
+        assert envs.get_states() == states[::-1]
+        assert not envs.statistics()["truncated"]
+
+
+class PlainEnvs:
+    """Gymnasium envs that are copied where a vector env gets and sets states."""
+
+    def __init__(self, num_envs: int, mode: str) -> None:
+        self.mode = mode
+        self.envs = [[cartpole(), False, np.zeros(4)] for _ in range(num_envs)]
+
+    def reset(self, seed: int) -> Any:
+        for number, env in enumerate(self.envs):
+            env[1:] = False, env[0].reset(seed=seed + number)[0]
+        return self.observations()
+
+    def observations(self) -> Any:
+        return np.array([env[2] for env in self.envs])
+
+    def step(self, actions: Any) -> Any:
+        rows = []
+        for env, action in zip(self.envs, actions):
+            if env[1]:
+                env[1:] = False, env[0].reset()[0]
+                rows.append((0.0, False, False))
+                continue
+            env[2], reward, terminated, truncated, _ = env[0].step(int(action))
+            rows.append((float(reward), terminated, truncated))
+            env[1] = terminated or truncated
+            if env[1] and self.mode == "SameStep":
+                env[1:] = False, env[0].reset()[0]
+        if self.mode == "Disabled":
+            for env in self.envs:
+                if env[1]:
+                    env[1:] = False, env[0].reset()[0]
+        return self.observations(), rows
+
+    def get(self, ids: Any) -> list[Any]:
+        return [copy.deepcopy(self.envs[i]) for i in ids]
+
+    def set(self, states: Any, ids: Any) -> None:
+        for i, state in zip(ids, states):
+            self.envs[i] = copy.deepcopy(state)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_programs_equal_copies_of_plain_envs(seed: int, mode: str, backend: str) -> None:
+    rng = np.random.default_rng(seed)
+    options = {"backend": "serial"} if backend == "serial" else KILLED
+    plain = PlainEnvs(4, mode)
+    kept: list[Any] = []
+    with closing(VectorEnv([cartpole] * 4, autoreset_mode=mode, **options)) as envs:
+        np.testing.assert_array_equal(envs.reset(seed=seed)[0], plain.reset(seed).astype(np.float32))
+        for _ in range(120):
+            kind, ids = rng.random(), rng.permutation(4)[: rng.integers(1, 5)]
+            if backend == "process" and rng.random() < 0.03:
+                os.kill(envs.worker_pids[int(rng.integers(2))], signal.SIGKILL)
+            if kind < 0.2:
+                kept += zip(envs.get_states(ids), plain.get(ids))
+            elif kind < 0.4 and kept:
+                chosen = [kept[int(i)] for i in rng.integers(len(kept), size=len(ids))]
+                obs = envs.set_states([state for state, _ in chosen], ids)
+                plain.set([state for _, state in chosen], ids)
+                np.testing.assert_array_equal(obs, plain.observations()[ids].astype(np.float32))
+            else:
+                actions = rng.integers(2, size=4)
+                obs, rewards, terminated, truncated, _ = envs.step(actions)
+                ended = terminated | truncated
+                if mode == "Disabled" and ended.any():
+                    obs, _ = envs.reset(options={"reset_mask": ended})
+                expected, rows = plain.step(actions)
+                np.testing.assert_array_equal(obs, expected.astype(np.float32))
+                assert list(zip(rewards.tolist(), terminated.tolist(), truncated.tolist())) == rows
+            np.testing.assert_array_equal(envs.observations, plain.observations().astype(np.float32))
+
+
+def pong() -> Any:
+    gymnasium.register_envs(pytest.importorskip("ale_py"))
+    return gymnasium.make("ALE/Pong-v5", repeat_action_probability=0.0, obs_type="ram")
+
+
+def ant() -> Any:
+    return gymnasium.make("Ant-v5", max_episode_steps=12)
+
+
+@pytest.mark.parametrize("options", [KILLED, {"backend": "serial"}], ids=["process", "serial"])
+@pytest.mark.parametrize("make, package", [(pong, "ale_py"), (ant, "mujoco")], ids=["pong", "ant"])
+def test_simulators_continue_as_the_env_of_their_state(make: Any, package: str, options: dict[str, Any]) -> None:
+    pytest.importorskip(package)
+    with closing(VectorEnv([make] * 3, **options)) as envs:
+        envs.reset(seed=3)
+        envs.action_space.seed(3)
+
+        def step(actions: Any, row: int, others: int) -> Any:
+            actions = actions.copy()
+            actions[row] = actions[others]
+            return rows_of(envs.step(actions), [row])
+
+        actions = [envs.action_space.sample() for _ in range(30)]
+        for action in actions[:10]:
+            envs.step(action)
+        (state,) = envs.get_states(1)
+        expected = [step(action, 1, 1) for action in actions]
+        (end,) = envs.get_states(1)
+        envs.set_states(state, 0)
+        for pid in envs.worker_pids:
+            os.kill(pid, signal.SIGKILL)
+        assert [step(action, 0, 1) for action in actions] == expected
+        assert envs.get_states(0) == (end,)
+
+
+# ---- snapshots -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [cartpole, DrawingEnv], ids=["cartpole", "drawing"])
+def test_snapshots_with_equal_contents_are_equal(make: Any) -> None:
+    with (
+        closing(VectorEnv([make] * 4, num_workers=2)) as envs,
+        closing(VectorEnv([make] * 3, backend="serial")) as others,
+    ):
+        envs.reset(seed=3)
+        play(envs, ACTIONS[:4], [0])
+        one, *_ = envs.get_states()
+        assert envs.get_states(0) == (one,)
+        others.reset(seed=9)
+        others.set_states(one)
+        envs.set_states(one, [2])
+        for number, action in enumerate(ACTIONS[:20]):
+            envs.step([action] * 4)
+            others.step([action] * 3)
+            first, _, third, _ = envs.get_states()
+            found = {first, third, *others.get_states()}
+            assert len(found) == 1, number
+            assert found == {pickle.loads(pickle.dumps(first))}
+            assert first != one and hash(first) != hash(one)
+        assert first.length != one.length and first != "state"
+
+
+def test_snapshots_cannot_be_changed_and_are_small() -> None:
+    with closing(VectorEnv([cartpole] * 64, num_workers=2)) as envs:
+        envs.reset(seed=3)
+        states = envs.get_states()
+        with pytest.raises(AttributeError):
+            states[0].length = 3  # type: ignore[misc]
+        assert states[0].nbytes < 2000 and "CartPoleEnv" in repr(states[0])
+        assert len(pickle.dumps(states)) < 64 * (states[0].nbytes + 200)
+        assert len(pickle.dumps([states[0]] * 64)) < states[0].nbytes + 2000
+        assert len(set(states)) == 64
+
+
+def test_one_snapshot_goes_into_all_envs_of_another_vector_env() -> None:
+    with (
+        closing(VectorEnv([cartpole] * 2, num_workers=2)) as envs,
+        closing(VectorEnv([cartpole] * 5, num_workers=2, autoreset_mode="SameStep")) as others,
+    ):
+        envs.reset(seed=3)
+        expected = play(envs, ACTIONS[:4], [0])
+        (state,) = envs.get_states(0)
+        expected = play(envs, ACTIONS[4:8], [0])
+        others.set_states(state)  # the first call of these envs
+        (obs, *rest), infos = expected[0]
+        assert play(others, ACTIONS[4:8], [0, 4]) == [
+            ([part * 2 for part in arrays], infos) for arrays, infos in expected
+        ]
+        assert others.get_states(0) == envs.get_states(0)
+        assert obs and rest and infos == "{}"
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+def test_objects_of_observations_belong_to_the_state() -> None:
+    with closing(VectorEnv([HookedEnv] * 3, num_workers=2)) as envs:
+        envs.reset(seed=1)
+        envs.step([0, 1, 2])
+        envs.step([0, 1, 2])
+        obs = envs.set_states(envs.get_states([2, 1]), [0, 2])
+        assert obs["name"] == ("xxxx", "xx") and obs["place"].tolist() == [[4, 2], [2, 2]]
+        assert envs.observations["name"] == ("xxxx", "xx", "xx")
+        assert envs.step([1, 1, 1])[0]["name"] == ("xxxxx", "xxx", "xxx")
+
+
+def test_exception_after_set_states_repeats_the_observation_of_the_state() -> None:
+    class Raising(HookedEnv):
+        def step(self, action: Any) -> Any:
+            if action == 2 and self.raises == "step":
+                raise KeyError("no step today")
+            return super().step(action)
+
+    failures = {"on_exception": "truncate"}
+    with closing(VectorEnv([Raising] * 2, num_workers=1, failures=failures)) as envs:
+        envs.reset(seed=1)
+        envs.step([0, 1])
+        (state,) = envs.get_states(0)
+        envs.step([1, 1])
+        envs.set_attr("raises", "step")
+        envs.set_states(state, 1)
+        obs, _, _, truncated, _ = envs.step([0, 2])
+        assert truncated.tolist() == [False, True] and obs["place"][1].tolist() == [0, 1]
+
+
+def test_outstanding_envs_keep_their_results() -> None:
+    with closing(VectorEnv([cartpole] * 4, num_workers=2)) as envs:
+        envs.reset(seed=3)
+        states = envs.get_states()
+        envs.send([0, 1], [0, 1])
+        with pytest.raises(AlreadyPendingCallError, match="get_states: env 1 still owes the answer to a step"):
+            envs.get_states([3, 1])
+        with pytest.raises(AlreadyPendingCallError, match="set_states: env 0 still owes"):
+            envs.set_states(states[:2], [0, 2])
+        assert envs.get_states([3, 2]) == (states[3], states[2])
+        obs = envs.set_states(states[:2], [2, 3])
+        expected = envs.recv(env_id=[0, 1])[0]
+        envs.send([0, 1], [2, 3])
+        np.testing.assert_array_equal(envs.recv(env_id=[2, 3])[0], expected)
+        assert obs.shape == (2, 4) and envs.observations is None
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_wrong_arguments_change_nothing(options: dict[str, Any]) -> None:
+    with closing(VectorEnv([cartpole, cartpole, HookedEnvOfCartPole], **options)) as envs:
+        with pytest.raises(ResetNeeded, match="get_states: env 1 was never reset"):
+            envs.get_states([1])
+        envs.reset(seed=3)
+        envs.step([0, 1, 0])
+        before = envs.get_states()
+        wrong: list[tuple[Any, Any, type[Exception], str]] = [
+            (before[:2], None, ConfigError, "set_states: expected 3 states, got 2"),
+            (before[0], 7, ConfigError, r"set_states: env_id 7 is not in 0\.\.2"),
+            (before[:2], [1, 1], ConfigError, "set_states: env_id: an env is named twice"),
+            ([before[1], "state"], [0, 1], WrongTypeError, "set_states: expected states of get_states, got str"),
+            ((before[1], before[0], before[0]), None, ConfigError, "set_states: env 2 consists of .*HookedEnvOfCart"),
+        ]
+        for states, ids, error, text in wrong:
+            with pytest.raises(error, match=text):
+                envs.set_states(states, ids)
+        with pytest.raises(ConfigError, match="get_states: env_id -1"):
+            envs.get_states(-1)
+        assert envs.get_states() == before
+        with closing(VectorEnv([HookedEnv], backend="serial")) as others:
+            others.reset()
+            with pytest.raises(ConfigError, match="set_states: the state comes from an env with other spaces"):
+                others.set_states(before[0])
+        envs.step_async([0, 0, 0])
+        with pytest.raises(AlreadyPendingCallError, match="step_wait first"):
+            envs.get_states()
+        with pytest.raises(AlreadyPendingCallError, match="step_wait first"):
+            envs.set_states(before)
+        envs.step_wait()
+    with pytest.raises(ClosedEnvironmentError, match="get_states"):
+        envs.get_states()
+    with pytest.raises(ClosedEnvironmentError, match="set_states"):
+        envs.set_states(before)
+
+
+class HookedEnvOfCartPole(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self) -> None:
+        super().__init__(cartpole())
+
+    def get_state(self) -> Any:
+        return None
+
+    def set_state(self, state: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_unknown_class_names_the_remedy(options: dict[str, Any]) -> None:
+    with closing(VectorEnv([HookedEnv, UnknownEnv], **options)) as envs:
+        envs.reset(seed=3)
+        text = "test_branches.UnknownEnv: unknown class.*get_state.*vecenv.register_pickled_state"
+        with pytest.raises(StateError, match=text) as caught:
+            envs.get_states()
+        assert any("env 1" in note for note in caught.value.__notes__)
+        envs.step([1, 1])
+        assert len(envs.get_states([0])) == 1
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_exceptions_of_hooks_reach_the_caller(options: dict[str, Any]) -> None:
+    with closing(VectorEnv([HookedEnv] * 3, **options)) as envs:
+        envs.reset(seed=3)
+        envs.step([1, 1, 1])
+        state = envs.get_states(0)[0]
+        envs.step([1, 2, 1])
+        envs.set_attr("raises", ["", "get", "set"])
+        with pytest.raises(KeyError, match="no state today") as caught:
+            envs.get_states()
+        assert any("env 1" in note for note in caught.value.__notes__)
+        with pytest.raises(KeyError, match="no change today") as caught:
+            envs.set_states(state)
+        assert any("env 2" in note for note in caught.value.__notes__)
+        assert envs.get_states(0) == (state,)
+        assert envs.step([0, 0, 0])[0]["place"][:2].tolist() == [[1, 2], [1, 2]]
+        envs.set_attr("raises", "")
+        envs.set_states(state)
+        assert envs.get_states() == (state,) * 3
+
+
+def test_ended_episodes_fit_no_vector_env_that_has_none() -> None:
+    with (
+        closing(VectorEnv([cartpole], backend="serial")) as envs,
+        closing(VectorEnv([cartpole], backend="serial", autoreset_mode="SameStep")) as others,
+    ):
+        envs.reset(seed=1)
+        while not (envs.step([0])[2]).any():
+            pass
+        (state,) = envs.get_states()
+        assert state.is_over
+        with pytest.raises(ConfigError, match="autoreset_mode SAME_STEP"):
+            others.set_states(state)
+
+
+def test_spare_envs_have_no_states() -> None:
+    with closing(VectorEnv([cartpole] * 2, backend="serial", num_spare_envs=2)) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(StateError, match="get_states: .*num_spare_envs=0"):
+            envs.get_states()
+    with closing(VectorEnv([cartpole] * 2, backend="serial")) as plain:
+        plain.reset(seed=1)
+        states = plain.get_states()
+    with closing(VectorEnv([cartpole] * 2, backend="serial", num_spare_envs=2)) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(StateError, match="set_states: .*num_spare_envs=0"):
+            envs.set_states(states)
