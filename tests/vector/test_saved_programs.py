@@ -42,7 +42,9 @@ class Program(NamedTuple):
         is_known = rng.random() < 0.5
         env_fns = [functools.partial(ToyEnv, 4 + i) if is_known else UnknownEnv for i in range(count)]
         names = ["step"] * 9 + ["send", "send", "reset some", "sample", "kill", "save", "save", "save"]
+        num_spare_envs = rng.choice([0, 0, 1, count, 2 * count])
         names += ["set length"] if is_known else []
+        names += ["branch", "branch"] if is_known and not num_spare_envs else []
         operations: list[tuple[Any, ...]] = [("reset", rng.randint(0, 99))]
         for _ in range(rng.randint(15, 40)):
             name = rng.choice(names)
@@ -51,7 +53,6 @@ class Program(NamedTuple):
             where = rng.choice([1, 2, "serial"])
             seed_or_none = rng.choice([None, rng.randint(0, 99)])
             operations.append((name, actions, some, where, seed_or_none, rng.random() < 0.5))
-        num_spare_envs = rng.choice([0, 0, 1, count, 2 * count])
         return cls(rng.choice(["NextStep", "SameStep", "Disabled"]), env_fns, num_spare_envs, operations)
 
 
@@ -119,6 +120,11 @@ class Player:
 
     def do_set_length(self, actions: list[int], *_: Any) -> None:
         self.envs.set_attr("length", [3 + sum(actions)] * len(actions))
+
+    def do_branch(self, actions: list[int], some: list[int], *_: Any) -> None:
+        (state,) = self.envs.get_states([sum(actions) % len(actions)])
+        if not (state.is_over and self.program.mode == "Disabled"):
+            self.results.append(self.envs.set_states(state, some).tolist())
 
     def do_sample(self, *_: Any) -> None:
         self.results.append(self.envs.action_space.sample().tolist())

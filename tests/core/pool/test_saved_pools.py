@@ -192,6 +192,19 @@ def test_shard_of_a_resumed_pool_may_be_killed(env_fn: Any) -> None:
     assert rows == expected
 
 
+@pytest.mark.parametrize("name", POOLS)
+def test_last_observations_of_a_resumed_pool_are_those_before_the_save(name: str) -> None:
+    """An episode that cannot be restored ends with them."""
+    pool = make_pool(name, ToyEnv, Autoreset.NEXT_STEP)
+    pool.reset(seeds=SEEDS)
+    last = pool.recv().obs.copy()
+    for _ in range(2):
+        pool = continued(pool, name, ToyEnv)
+        jobs = pool.save().restore_jobs
+        assert np.array_equal([jobs[env_id].last_delivered[0] for env_id in range(4)], last)
+    pool.close()
+
+
 def test_lasting_calls_are_made_again_in_a_resumed_pool() -> None:
     def set_length(env: Any) -> None:
         env.length = 4

@@ -147,7 +147,7 @@ def repeat_call(env_id: int, env: Any, call: LastingCall, rngs: GlobalRngs, snap
     """Repeat a call in a new env, and set the attributes that it changed; its exceptions were already its reply."""
     with suppress(Exception, SystemExit):
         if call.payload is not None:
-            rngs.call_swapped(env_id, messages.load(call.payload).function, env)
+            rngs.call_swapped(env_id, messages.load(call.payload).called, env)
     if call.changes is not None and snapshotter is not None:
         snapshotter.set_attributes(env, call.changes)
 

@@ -20,7 +20,7 @@ from ...errors import InternalError, StateError, WorkerTimeoutError, add_notes
 from ...values.nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import Changes, GivenState, LastingCall
+from ..layout.commands import GIVEN_STATE, Changes, GivenState, LastingCall
 from ..layout.flags import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.messages import Outcome
@@ -318,6 +318,8 @@ class Host:
         given = None if payload is None else payload.given(op)
         if isinstance(given, GivenState):
             self._marks.pop(env_id, None)  # it belongs to the state that is replaced
+            if executor.caught is not None:
+                executor.caught.note_call(env_id, LastingCall(step_id, data, name=GIVEN_STATE))
             self._answer(self._set_state, given)
             return
         if op == Op.RESET or executor.needs_reset:

@@ -379,7 +379,7 @@ class Restorer:
     def _call(self, env_id: int, payload: Any, step_id: int) -> None:
         """Repeat a call; its exceptions are ignored, because they were already its reply."""
         assert isinstance(payload, bytes)
-        function = messages.load(payload).function
+        function = messages.load(payload).called
         if self._reports_calls:
             self._report_call(env_id, step_id, function_name(function))
         with suppress(BaseException):  # includes SystemExit

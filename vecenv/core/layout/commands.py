@@ -11,6 +11,7 @@ The journal in the parent creates the restore plans; workers and reproducers use
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from .flags import CommandFlag, Op
 from .spec import Array
 
 __all__ = [
+    "GIVEN_STATE",
     "CallEffect",
     "Changes",
     "Command",
@@ -191,8 +193,16 @@ class Entry(NamedTuple):
     payload: bytes | tuple[bytes, ...] | None
 
 
+#: The key of resets that put a state into their env, and the name of the lasting calls that stand for them. The name of
+#: any other lasting call ends with an identifier.
+GIVEN_STATE = "set_states()"
+
+
 class GivenState(NamedTuple):
     """The state that a reset puts into its env, in place of the env's own reset.
+
+    Attributes of the env that no later reset sets are a part of it. So such a reset is also a lasting call, which is
+    repeated before a later restore point.
 
     Attributes:
         snapshotter: restores the state; a `StateSnapshotter`.
@@ -211,6 +221,11 @@ class GivenState(NamedTuple):
     age_ns: int
     seed: int | None
     is_over: bool
+
+    def __call__(self, env: Any) -> None:
+        """Put the state into an env, without its global random generators."""
+        *_, state = pickle.loads(self.state)
+        self.snapshotter.restore(env, state)
 
 
 class CallEffect(NamedTuple):

@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from .commands import CallEffect, Changes, Entry, LastingCall, RestorePoint
+from .commands import GIVEN_STATE, CallEffect, Changes, Entry, LastingCall, RestorePoint
 from .flags import Op
 from .messages import Payload
 
@@ -182,7 +182,7 @@ class LastingCalls:
                 run.append(call)
                 continue
             changed = {name for one in run for _, name in one.changes or ()}
-            if call.name is None or call.name.split()[-1] in changed:
+            if call.name in (None, GIVEN_STATE) or call.name.split()[-1] in changed:
                 self._merge_run(mine, run)
                 run = []
         self._merge_run(mine, run)
@@ -242,7 +242,7 @@ class LastingCalls:
         return [
             Entry(call.step_id, int(Op.CALL), call.flags, 0, call.payload)
             for call in self._envs[env_id].calls.values()
-            if call.step_id >= first
+            if call.step_id >= first and call.name != GIVEN_STATE  # the reset is another command
         ]
 
     def before(self, env_id: int, step_id: int, queued: Collection[int]) -> list[LastingCall]:

@@ -155,6 +155,11 @@ class Payload:
     name: str | None = None
     state: GivenState | None = None
 
+    @property
+    def called(self) -> Any:
+        """The part that takes the env, if the message is that of a lasting call: its function, or a given state."""
+        return self.function or self.state
+
     def given(self, op: int) -> Any:
         """Return the part that belongs to this operation."""
         if op == Op.RESET:

@@ -22,7 +22,7 @@ from ..fallback.values import load_action
 from ..host.replay import RestoreJob
 from ..layout import messages
 from ..layout.bounds import Bounds
-from ..layout.commands import Command, Commands, Effect, GivenState
+from ..layout.commands import GIVEN_STATE, Command, Commands, Effect, GivenState
 from ..layout.flags import FORM_MASK, CommandFlag, Form, Op
 from ..layout.messages import Payload, Reply, describe_place, pack_error, unpack_error
 from ..layout.spec import Array, Leaf, split_batch
@@ -44,6 +44,8 @@ _REBUILT = (
 )
 #: Drawn seeds are below this limit, which some simulators require.
 _DRAWN_LIMIT = 2**31
+#: No observation, and no message.
+_NO_OBS = None, None
 #: Larger seeds do not fit into a command; they travel in its payload.
 _MANY_SEEDS = 2**63
 
@@ -71,6 +73,7 @@ class Requests:
         calls: step_ids of the calls under way, by env_id; each submission has an object of its own.
         seeds: of the resets so far.
         unkept: envs with calls that may have changed them and that no journal keeps.
+        foreign: envs with a state of `set_states` that no journal keeps.
     """
 
     def __init__(
@@ -101,6 +104,9 @@ class Requests:
         self.seeds = ResetSeeds.of_new_envs(self._num_envs)
         self.calls: Mapping[int, int] = {}
         self.unkept: set[int] = set()
+        self.foreign: set[int] = set()
+        # The last observations that another pool has delivered, and their messages, as `RestoreJob` has them.
+        self._saved_obs: dict[int, tuple[list[Array] | None, bytes | None]] = {}
 
     def _call_before_request(self) -> None:
         """Call the function of the engine, which may replace workers."""
@@ -251,9 +257,11 @@ class Requests:
         by_id = {id(state): state for state in states}
         payload_of = {number: self._dump_payload(Payload(state=state)) for number, state in by_id.items()}
         payloads = [payload_of[id(state)] for state in states]
-        commands = Commands.of(Op.RESET, ids, effects=Effect.SEEDS, payloads=payloads)
+        commands = Commands.of(Op.RESET, ids, effects=Effect.SEEDS, key=GIVEN_STATE, payloads=payloads)
         with signals_deferred():
             self._command("set_states", commands, ordered, superseded)
+            if self._journal is None:
+                self.foreign.update(ids.tolist())
             self.seeds.offered = self.seeds.offered - set(ids.tolist())
             for env_id in ids.tolist():
                 self.seeds.cancelled.pop(env_id, None)
@@ -408,15 +416,25 @@ class Requests:
         """
         first = queued.first_by_env()
         before = {env_id: first[env_id].step_id if env_id in first else 0 for env_id in env_ids}
-        last_delivered = self._hub.last_delivered_obs(before)
+        last_delivered = self.last_delivered_obs(before)
+        last_message = self._inbox.last_delivered_message
         return {
             env_id: RestoreJob(
                 last_delivered=last_delivered.get(env_id),
-                last_delivered_message=self._inbox.last_delivered_message(env_id),
+                last_delivered_message=last_message(env_id) or self._saved_obs.get(env_id, _NO_OBS)[1],
                 takes_seed=bool(self.seeds.is_seeded[env_id]),
             )
             for env_id in before
         }
+
+    def last_delivered_obs(self, before: Mapping[int, int]) -> dict[int, list[Array]]:
+        """Return copies of the newest observations of envs, see `Hub`; also those that another pool has delivered."""
+        found = self._hub.last_delivered_obs(before)
+        for env_id in before.keys() - found.keys():
+            obs = self._saved_obs.get(env_id, _NO_OBS)[0]
+            if obs is not None:
+                found[env_id] = [leaf.copy() for leaf in obs]
+        return found
 
     def fail_calls(self, env_ids: Collection[int], error_of: Callable[[int, int], Exception]) -> None:
         """Answer the calls of envs that are built again with an error: no other answer will come.
@@ -439,6 +457,7 @@ class Requests:
             self._inbox.forget(self._hub.owed(env_id)[1])
             self._hub.cancel(env_id)
             self._is_new[env_id] = self._checks_steps = self.seeds.may_lack_generator[env_id] = True
+            self._saved_obs.pop(env_id, None)
             if self._journal is not None:
                 self._journal.forget(env_id, keeps_calls=keeps_calls)
         self.seeds.first_drawn = None  # the same seeds would repeat episodes
@@ -491,6 +510,11 @@ class Requests:
         if resume.seeds is not None:
             self.seeds = resume.seeds
         jobs = resume.restore_jobs
+        self._saved_obs = {env_id: (job.last_delivered, job.last_delivered_message) for env_id, job in jobs.items()}
+        if self._journal is None:
+            for env_id, job in jobs.items():
+                for call in job.lasting_calls:
+                    (self.foreign if call.name == GIVEN_STATE else self.unkept).add(env_id)
         env_ids = [env_id for env_id, job in jobs.items() if has_reset(job)]
         takes_seed = [jobs[env_id].takes_seed for env_id in env_ids]
         self._note_reset(np.array(env_ids, np.int64), np.array(takes_seed, np.bool_))

@@ -660,7 +660,9 @@ class Pool:
         requests, recovery = self._requests, self._engine.recovery
         seeds = copy.deepcopy(requests.seeds)
         if recovery is None:
-            return resume_of(self._check_saved(saved), seeds)
+            envs = self._check_saved(saved)
+            jobs = requests.new_jobs(envs, Commands.listed([]))
+            return resume_of(envs, jobs, seeds, requests.foreign, self._engine.snapshotter)
         records = self._read_records(None)
         env_ids = range(self._engine.num_envs)
         owed = [(env_id, *self._hub.owed(env_id)) for env_id in env_ids]
@@ -740,7 +742,7 @@ class Pool:
 
     def _last_observations(self, env_ids: Sequence[int] | Array) -> list[list[Array]]:
         ids = np.asarray(env_ids).tolist()
-        found = self._hub.last_delivered_obs(dict.fromkeys(ids, 0))
+        found = self._requests.last_delivered_obs(dict.fromkeys(ids, 0))
         return [found.get(env_id, []) for env_id in ids]
 
     def _slot_of(self, env_id: int) -> int:

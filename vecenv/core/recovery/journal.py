@@ -22,7 +22,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from ...own_log import own_logger
-from ..layout.commands import Command, Commands, Effect, Entry, History, LastingCall, RestorePlan, RestorePoint
+from ..layout.commands import (
+    GIVEN_STATE,
+    Command,
+    Commands,
+    Effect,
+    Entry,
+    History,
+    LastingCall,
+    RestorePlan,
+    RestorePoint,
+)
 from ..layout.flags import FORM_MASK, CommandFlag, Op
 from ..layout.lasting_calls import LastingCalls
 from ..layout.spec import Array
@@ -212,6 +222,8 @@ class Journal:
                     call = LastingCall(step_id, payload, flags, key, num_sharing=num_sharing, is_first=is_first)
                     self.calls.note(env_id, call)
                 continue
+            if key == GIVEN_STATE:
+                self.calls.note(env_id, LastingCall(step_id, payload, name=key))
             self._confirm_one(env_id)
             self.was_reset[env_id] = True
             if payload is not None:

@@ -28,16 +28,17 @@ digests of rows with and without C differ: the implementation must be the same, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..host.replay import RestoreJob
+from ..host.replay import RestoreJob, Snapshotter
 from ..host.saving import SavedEnv
 from ..layout.arena import RECORD, ArenaPlan, read_record
-from ..layout.commands import Commands, RestorePlan, RestorePoint
+from ..layout.commands import GIVEN_STATE, Commands, GivenState, LastingCall, RestorePlan, RestorePoint
+from ..layout.messages import Payload, dump
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from .policy import Recovery
@@ -121,19 +122,32 @@ def make_resume(
     return Resume(restore_jobs, records, left, recovery.journal.next_step_id, seeds)
 
 
-def resume_of(saved: Mapping[int, SavedEnv], seeds: ResetSeeds) -> Resume:
+def resume_of(
+    saved: Mapping[int, SavedEnv],
+    jobs: Mapping[int, RestoreJob],
+    seeds: ResetSeeds,
+    foreign: Collection[int],
+    snapshotter: Snapshotter | None,
+) -> Resume:
     """Return the state from which another pool continues a pool that keeps no commands.
 
     Args:
         saved: the envs that were reset, by env_id, each with a state.
+        jobs: of these envs, from `Requests.new_jobs`.
         seeds: of the resets so far.
+        foreign: envs that may have the attributes of another env, see `GIVEN_STATE`.
+        snapshotter: has captured the states.
     """
     answered, following = 1, 2  # the last command of each env, and the next command of the other pool
-    jobs, records = {}, np.zeros((len(seeds.is_seeded), 2), RECORD)
+    restore_jobs, records = {}, np.zeros((len(seeds.is_seeded), 2), RECORD)
     for env_id, env in saved.items():
         record = records[env_id, 0] = read_record(env.record)
         records[env_id, 0]["step_id"] = answered
         point = RestorePoint(following, env.state, True, not record["is_over"], env.holds_calls)
-        plans = [RestorePlan(point, [], [])]
-        jobs[env_id] = RestoreJob(plans, marks_recovery=False, takes_seed=bool(seeds.is_seeded[env_id]))
-    return Resume(jobs, records, Commands.listed([]), following, seeds)
+        calls = []
+        if env_id in foreign and env.state is not None:
+            given = GivenState(snapshotter, env.state, None, 0, 0.0, 0, None, False)
+            calls = [LastingCall(answered, dump(Payload(state=given)), name=GIVEN_STATE)]
+        plans = [RestorePlan(point, [], calls)]
+        restore_jobs[env_id] = replace(jobs[env_id], attempts=plans, lasting_calls=calls, marks_recovery=False)
+    return Resume(restore_jobs, records, Commands.listed([]), following, seeds)
