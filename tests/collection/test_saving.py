@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from vecenv import Collector, StateError, Transitions, VectorEnv, collect
+from vecenv import Collector, Transitions, VectorEnv, collect
 from vecenv.envs.toys import ToyEnv
 
 MODES = ["NextStep", "SameStep", "Disabled"]
@@ -181,17 +180,3 @@ def test_policy_with_a_saved_state_continues_its_episodes(tmp_path: Path) -> Non
         expected = columns_of(collect(envs, old, steps=60))
     with VectorEnv([cartpole] * 3, backend="serial", resume=tmp_path / "state") as envs:
         assert columns_of(collect(envs, new, steps=60)) == expected
-
-
-@pytest.fixture
-def sharded() -> Iterator[VectorEnv]:
-    from tests.collection.sharded import ShardedVectorEnv
-
-    with ShardedVectorEnv([ToyEnv] * 2, num_workers=1) as envs:
-        yield envs
-
-
-def test_save_of_envs_in_shards_is_refused(sharded: VectorEnv, tmp_path: Path) -> None:
-    sharded.reset()
-    with pytest.raises(StateError, match="envs in shards cannot be saved"):
-        sharded.save(tmp_path / "state")

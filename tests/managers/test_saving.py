@@ -85,6 +85,21 @@ def test_managers_continue_each_others_states(second: Any, first: Any, others: A
         assert set(manager.env_episode_count.values()) == {0}
 
 
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_spare_envs_of_managers_are_saved(manager_cls: Any, tmp_path: Path) -> None:
+    cfg = {"num_spare_envs": 3, "episode_num": 6}
+    if issubclass(manager_cls, AsyncSubprocessEnvManager):
+        cfg["wait_num"] = 3  # timing decides nothing
+    with launched(manager_cls, **cfg) as manager:
+        play(manager, 9)
+        manager.save(tmp_path / "state")
+        expected = play(manager, 15)
+    with manager_cls(ENVS, {**cfg, "num_workers": 2, "resume": tmp_path / "state"}) as manager:
+        manager.launch()
+        os.kill(manager.worker_pids[0], signal.SIGKILL)
+        assert [re.sub(r"(, )?'recovered': 'replayed'", "", one) for one in play(manager, 15)] == expected
+
+
 @pytest.mark.parametrize("manager_cls", [*IN_PROCESS, *WITH_WORKERS[::2], GymVectorEnvManager])
 def test_manager_goes_back_to_a_state(manager_cls: Any) -> None:
     with launched(manager_cls, num_workers=2) as manager:

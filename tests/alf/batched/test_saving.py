@@ -77,6 +77,8 @@ class Player:
 
     def __init__(self, make: Any, seed: int, folder: Path | None) -> None:
         self.make, self.folder = make, folder
+        is_single = make is not batch  # a batch resets its own envs
+        self.num_spares, self.resets_ahead = 3 * (is_single and seed == 3), (is_single and seed == 2) or None
         self.rng, self.saver = random.Random(seed), random.Random(seed)
         self.is_batched = make is batch
         self.num_saves = 0
@@ -84,7 +86,8 @@ class Player:
 
     def open(self, where: Any, **options: Any) -> ParallelAlfEnvironment:
         options |= {"backend": "serial"} if where == "serial" else {"num_workers": where}
-        return ParallelAlfEnvironment([self.make] * 3, tensors=False, **options)
+        options |= {"num_spare_envs_for_reload": self.num_spares, "reset_ahead": self.resets_ahead}
+        return ParallelAlfEnvironment([self.make] * (3 + self.num_spares), tensors=False, **options)
 
     def disturb(self) -> None:
         draw = self.saver.random()

@@ -63,6 +63,39 @@ def test_batches_equal_those_of_a_local_policy_although_actors_die(
         assert num_puts[0] == 4, "one for each version of the weights, for all actors"
 
 
+class StatelessPolicy:
+    """Its actions depend on the observations and on the weights."""
+
+    def __init__(self) -> None:
+        self.weights = 0
+
+    def __call__(self, obs: np.ndarray, env_id: np.ndarray) -> Any:
+        return (obs.reshape(len(obs), -1).sum(1).astype(np.int64) + env_id + self.weights) % 2
+
+    def set_weights(self, weights: int) -> None:
+        self.weights = weights
+
+
+@pytest.mark.parametrize("other", [TWO_SHARDS, "serial"], ids=["ray", "serial"])
+def test_collector_in_shards_continues_in_another_program(cluster: Any, other: Any, tmp_path: Path) -> None:
+    def collector_of_shards(envs: VectorEnv, seed: int | None) -> Collector:
+        collector = collector_of(envs, where="shards", make_policy=StatelessPolicy, seed=seed)
+        collector.set_weights(1)
+        return collector
+
+    with VectorEnv([DiceEnv] * NUM_ENVS, backend=TWO_SHARDS) as envs:
+        collector = collector_of_shards(envs, 3)
+        next(collector)
+        envs.save(tmp_path / "state")
+        expected = [next(collector), next(collector)]
+    with VectorEnv([DiceEnv] * NUM_ENVS, backend=other, resume=tmp_path / "state") as envs:
+        policy = StatelessPolicy()
+        policy.set_weights(1)
+        collector = collector_of(envs, policy, seed=None) if other == "serial" else collector_of_shards(envs, None)
+        for batch in expected:
+            assert_equal(next(collector), batch, has_bootstrap=False)
+
+
 def make_pixel_policy() -> Any:
     return lambda obs, env_id: np.zeros(len(env_id), np.int64)
 
