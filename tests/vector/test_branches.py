@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import pickle
 import random
@@ -17,6 +18,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 
 import vecenv
 from vecenv import ConfigError, StateError, VectorEnv, WrongTypeError
+from vecenv.envs.board import Connect4Env, GomokuEnv, TicTacToeEnv
 from vecenv.envs.toys import ToyEnv
 
 MODES = ["NextStep", "SameStep", "Disabled"]
@@ -322,6 +324,30 @@ def test_snapshots_with_equal_contents_are_equal(make: Any) -> None:
             assert found == {pickle.loads(pickle.dumps(first))}
             assert first != one and hash(first) != hash(one)
         assert first.length != one.length and first != "state"
+
+
+@pytest.mark.parametrize("battle_mode", ["self_play_mode", "play_with_bot_mode"])
+@pytest.mark.parametrize("game", [TicTacToeEnv, Connect4Env, GomokuEnv])
+@pytest.mark.parametrize("options", [{"num_workers": 1}, {"backend": "serial"}], ids=["process", "serial"])
+def test_board_games_continue_as_the_game_of_their_state(options: Any, game: Any, battle_mode: str) -> None:
+    def play(envs: VectorEnv, seed: int, num_steps: int) -> list[Any]:
+        rng, results = np.random.default_rng(seed), []
+        for _ in range(num_steps):
+            masks = envs.observations["action_mask"]
+            moves = [int(rng.choice(np.flatnonzero(mask))) if mask.any() else 0 for mask in masks]
+            obs, *arrays, _ = envs.step(moves)
+            results.append((obs["observation"].tolist(), [array.tolist() for array in arrays]))
+        return results
+
+    with VectorEnv([functools.partial(game, {"battle_mode": battle_mode})] * 2, **options) as envs:
+        envs.reset(seed=1)
+        play(envs, 3, 3)
+        states = envs.get_states()
+        expected = play(envs, 4, 25)
+        envs.set_states(states)
+        if envs.worker_pids:
+            os.kill(envs.worker_pids[0], signal.SIGKILL)
+        assert play(envs, 4, 25) == expected
 
 
 def test_snapshots_cannot_be_changed_and_are_small() -> None:

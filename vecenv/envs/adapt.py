@@ -220,6 +220,16 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
             self._read_reset = self._read_bare_obs if split_reset(result, self.observation_space) is None else tuple
         return self._read_reset(result)
 
+    @property
+    def reset_form(self) -> str:
+        """The form of the results of `reset`: 'obs', 'obs and info', or '' before the first reset."""
+        read = self._read_reset
+        return "" if read is None else "obs and info" if read is tuple else "obs"
+
+    @reset_form.setter
+    def reset_form(self, form: str) -> None:
+        self._read_reset = {"": None, "obs and info": tuple, "obs": self._read_bare_obs}[form]
+
     def _read_bare_obs(self, obs: Any) -> tuple[Any, dict[str, Any]]:
         return obs, dict(getattr(self.env, "reset_info", None) or {})
 

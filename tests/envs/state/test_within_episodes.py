@@ -28,7 +28,7 @@ from tests.faults.traces import frozen
 from vecenv.alf.gym import actions as alf_actions
 from vecenv.alf.gym import frames as alf_frames
 from vecenv.alf.gym.atari import DMAtariPreprocessing
-from vecenv.ding import Connect4Env, DingEnvWrapper
+from vecenv.ding import DingEnvWrapper
 from vecenv.envs.adapt import adapt
 from vecenv.envs.agents import HybridEnv, TwoAgentEnv
 from vecenv.envs.batched import BatchedEnv
@@ -146,6 +146,8 @@ def replaced(env: Any) -> Any:
 
 
 KNOWN: dict[str, Callable[[], Any]] = {
+    "AllinObsWrapper": lambda: adapt(AllinObsWrapper(cart_pole())),
+    "DingEnvWrapper": lambda: adapt(DingEnvWrapper(cfg={"env_id": "CartPole-v1"})),
     # ---- gymnasium.wrappers ----
     "TimeLimit": lambda: wrappers.TimeLimit(ToyEnv(), 7),
     "Autoreset": lambda: wrappers.Autoreset(cart_pole()),
@@ -247,9 +249,6 @@ ATARI: dict[str, Callable[[], Any]] = {
 #: Envs whose state is never known within an episode, so that their commands are repeated from the reset on.
 UNKNOWN: dict[str, Callable[[], Any]] = {
     "AdaptedEnv": lambda: adapt(TwoAgentEnv()),
-    "AllinObsWrapper": lambda: adapt(AllinObsWrapper(cart_pole())),
-    "BoardEnv": lambda: adapt(Connect4Env()),
-    "DingEnvWrapper": lambda: adapt(DingEnvWrapper(cfg={"env_id": "CartPole-v1"})),
     "counting Transform": lambda: wrappers.TransformReward(cart_pole(), counting()),
     "replaced step": lambda: replaced(cart_pole()),
     "replaced step in a batch": lambda: BatchedEnv(replaced(CartPoleVectorEnv(3))),

@@ -71,6 +71,14 @@ def attributes(*names: str, lifetime: str, **more: Any) -> StateAdapter:
     return StateAdapter(capture, restore, lifetime, **more)
 
 
+def _capture_form(env: Any) -> Any:
+    return env.reset_form  # the first step shows the form of steps
+
+
+def _restore_form(env: Any, form: Any) -> None:
+    env.reset_form = form
+
+
 def _capture_ale(env: Any) -> Any:
     return env.ale.cloneSystemState()  # includes the generator, unlike cloneState
 
@@ -322,14 +330,14 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     ),
     # A reset with a seed loads the game again; a reset without a seed continues the emulator's generator.
     "ale_py.env.AtariEnv": StateAdapter(_capture_ale, _restore_ale, SEED, find_gap=_find_sticky_action),
-    "vecenv.envs.adapt.AdaptedEnv": _GENERATORS_ONLY,
+    "vecenv.envs.adapt.AdaptedEnv": StateAdapter(_capture_form, _restore_form, EPISODE),
     "vecenv.envs.video.EpisodeRecorder": _recorder(
         *("step_id", "episode_id", "name_prefix", "video_paths"), with_subclasses=True
     ),
     "vecenv.envs.agents.TwoAgentEnv": _GENERATORS_ONLY,
     "vecenv.envs.agents.HybridEnv": _GENERATORS_ONLY,
     # Bots use the env's generator; their own generator is used only when they are called without an env.
-    "vecenv.envs.board.env.BoardEnv": _GENERATORS_ONLY_FAMILY,
+    "vecenv.envs.board.env.BoardEnv": StateAdapter(_capture_all, _restore_all, EPISODE, with_subclasses=True),
     "vecenv.envs.toys.plain.ToyEnv": _GENERATORS_ONLY_FAMILY,
     "vecenv.envs.toys.plain.CountEnv": attributes(
         *("seed_given", "episode"), lifetime=SEED, is_whole=False, with_subclasses=True
