@@ -67,12 +67,16 @@ def poke(env: Any) -> None:
 
 @contextmanager
 def on_sigterm(handler: Callable[[], object]) -> Iterator[list[str]]:
-    """Call `handler` at SIGTERM; the list grows by one entry each time."""
+    """Call `handler` at the first SIGTERM; the list grows by one entry each time.
+
+    Two workers may send it at almost the same time. An exception of a second handler would interrupt the close itself.
+    """
     called: list[str] = []
 
     def handle(*_: object) -> None:
         called.append("called")
-        handler()
+        if len(called) == 1:
+            handler()
 
     before = signal.signal(signal.SIGTERM, handle)
     try:

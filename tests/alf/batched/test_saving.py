@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -96,7 +97,8 @@ class Player:
         env, path = self.env, self.folder / "state"
         if draw > 0.35:
             for pid in env.worker_pids[:1]:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it was killed before, and is not replaced yet
+                    os.kill(pid, signal.SIGKILL)
             return
         if not env.worker_pids and self.make in (unknown, rare):  # a serial env keeps no steps
             return

@@ -24,8 +24,8 @@ _FIRST_CALLS, _FEWEST_CALLS, _FIRST_NS = 64, 4, 200_000_000
 #: The part of the time since the last comparison that the next one may take.
 _SHARE = 0.01
 #: Longest time of a comparison that does not take long; an Atari game takes two thirds of it. A comparison raises the
-#: time of the last one by a 32nd at most: on a busy machine, many in a row may be slow.
-_CHEAP_NS, _GROWTH = 300_000, 32
+#: time of the last one by a 256th at most: on a busy machine, a hundred in a row may be slow.
+_CHEAP_NS, _GROWTH = 300_000, 256
 #: Where a comparison does not take long: calls of a name that must have changed nothing, and the part of later ones
 #: that are compared.
 _FIRST_CHEAP_CALLS, _EVERY = 10_000, 8
