@@ -152,7 +152,10 @@ def learn(agent: Agent, optimizer: Any, batch: Transitions, settings: Settings) 
     """Improve the agent by the clipped objective of PPO on one batch."""
     advantages = advantages_of(batch, settings)
     columns = batch.obs, batch.actions, batch.extras["log_prob"], advantages, advantages + batch.extras["value"]
-    obs, actions, old_log_probs, advantages, returns = (torch.from_numpy(column).flatten(0, 1) for column in columns)
+    device = next(agent.parameters()).device
+    obs, actions, old_log_probs, advantages, returns = (
+        torch.from_numpy(column).flatten(0, 1).to(device) for column in columns
+    )
     for _ in range(settings.num_epochs):
         for rows in torch.randperm(len(obs)).chunk(settings.num_minibatches):
             distribution, values = agent.distribution_and_value(obs[rows])
