@@ -66,10 +66,11 @@ def sharded(num_shards: int = 2, carrier: Any = None, **options: Any) -> Sharded
         ),
     ],
 )
-def test_batches_equal_those_of_a_local_policy(num_shards: int, mode: AutoresetMode) -> None:
+@pytest.mark.parametrize("overlap", [False, pytest.param(True, marks=pytest.mark.extended)])
+def test_batches_equal_those_of_a_local_policy(num_shards: int, mode: AutoresetMode, overlap: bool) -> None:
     mode = AutoresetMode(mode)
     with sharded(num_shards, autoreset_mode=mode) as envs:
-        collector = collector_of(envs)
+        collector = collector_of(envs, overlap=overlap)
         for theirs in local_batches(3, mode=mode):
             ours = next(collector)
             assert_equal(ours, theirs)
@@ -181,11 +182,14 @@ def test_first_finished_rollouts_are_those_of_the_sync_collector() -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_shards_lost_between_and_amid_rollouts_change_nothing(mode: AutoresetMode, tmp_path: Path) -> None:
+def test_shards_lost_between_and_amid_rollouts_change_nothing(
+    mode: AutoresetMode, overlap: bool, tmp_path: Path
+) -> None:
     make_policy = functools.partial(KillingPolicy, str(tmp_path), ROUNDS + 5, 3)
     with ShardedVectorEnv([DiceEnv] * NUM_ENVS, autoreset_mode=mode) as envs:
-        collector = collector_of(envs, make_policy)
+        collector = collector_of(envs, make_policy, overlap=overlap)
         weights = (0, 1, 2, 3, 3)
         for number, theirs in enumerate(local_batches(5, weights=weights, mode=mode)):
             if number < 4:
@@ -413,7 +417,7 @@ def test_wrong_arguments_are_refused() -> None:
             ({"policy": plain_policy()}, "give make_policy=..., which makes a policy in each shard"),
             ({"make_policy": None}, "make_policy: expected a callable, got None"),
             ({"make_policy": lambda: lock}, "make_policy cannot be sent to shards: cannot pickle"),
-            ({"overlap": True}, "where='shards': overlap is for policies in this process"),
+            ({"overlap": 1}, "overlap: expected True or False"),
             ({"min_count": 1}, "where='shards': min_count is for policies in this process"),
             ({"batch_steps": 3}, "batch_steps: expected a multiple of the 2 envs"),
             ({"batch_steps": 3, "time_major": False}, "batch_steps: expected a multiple of the 2 envs"),

@@ -107,7 +107,14 @@ class BatchFiller:
 
     # ---- orders of rounds --------------------------------------------------------------------
 
-    def run_lockstep(self) -> None:
+    def run_ordered(self, *, overlap: bool) -> None:
+        """Fill the batch, in rows that depend on the seed only; with `overlap` in groups of even and of odd envs."""
+        if overlap and self._num_envs > 1:
+            self._run_groups([self._all_ids[first::2] for first in (0, 1)])
+        else:
+            self._run_lockstep()
+
+    def _run_lockstep(self) -> None:
         """Fill the batch; each round waits for all envs."""
         self._begin_run()
         sent = self._send(self._all_ids, self._progress.obs, self._all_ids, is_lockstep=True)
@@ -120,7 +127,7 @@ class BatchFiller:
                 order = np.argsort(got)
                 sent = self._send(got[order], leaves, order, is_lockstep=True)
 
-    def run_groups(self, groups: Sequence[Array]) -> None:
+    def _run_groups(self, groups: Sequence[Array]) -> None:
         """Fill the batch; the groups take turns, and each one waits for its own envs."""
         self._begin_run()
         group_of = np.empty(self._num_envs, np.int64)

@@ -164,8 +164,8 @@ class Collector:
                 raise ConfigError(f"Collector: {name} needs where='shards'", key=name.partition("=")[0])
             self._work: _Work | ShardWork = _Work(envs, policy, "Collector", min_count, overlap, seed)
         else:
-            _check_shards(envs, policy, make_policy, min_count, overlap)
-            self._work = ShardWork(envs, make_policy, seed, sync=sync)
+            _check_shards(envs, policy, make_policy, min_count)
+            self._work = ShardWork(envs, make_policy, seed, sync=sync, overlap=check_flag("overlap", overlap))
         self._steps, self._is_time_major = check_steps("batch_steps", batch_steps, time_major, self._work.num_envs)
         if where == "shards":
             check_steps("batch_steps", batch_steps, True, self._work.num_envs)
@@ -203,7 +203,7 @@ class Collector:
         )
 
 
-def _check_shards(envs: Any, policy: Any, make_policy: Any, min_count: Any, overlap: Any) -> None:
+def _check_shards(envs: Any, policy: Any, make_policy: Any, min_count: Any) -> None:
     what = "Collector: where='shards'"
     _check_vector_env("Collector", envs)
     if policy is not None:
@@ -212,9 +212,8 @@ def _check_shards(envs: Any, policy: Any, make_policy: Any, min_count: Any, over
         )
     if not callable(make_policy):
         raise ConfigError(f"{what}: make_policy: expected a callable, got {make_policy!r}", key="make_policy")
-    if min_count is not None or check_flag("overlap", overlap):
-        name = "overlap" if min_count is None else "min_count"
-        raise ConfigError(f"{what}: {name} is for policies in this process; leave it out", key=name)
+    if min_count is not None:
+        raise ConfigError(f"{what}: min_count is for policies in this process; leave it out", key="min_count")
     if not envs.shards():
         raise ConfigError(
             f"{what} needs envs with backend='ray'; for these, use Collector(envs, policy), which calls the policy in "
@@ -290,10 +289,8 @@ class _Work:
             try:
                 if self._min_count is not None:
                     filler.run_by_finish(self._min_count)
-                elif self._overlap and self.num_envs > 1:
-                    filler.run_groups([np.arange(first, self.num_envs, 2) for first in (0, 1)])
                 else:
-                    filler.run_lockstep()
+                    filler.run_ordered(overlap=self._overlap)
                 if columns.has_bootstrap:
                     filler.estimate_last_rows()
                 interrupts.allow()

@@ -66,10 +66,17 @@ class Rollout:
 
 
 class Rollouts:
-    """Makes the rollouts of one shard; `make_policy` is pickled, see `pickling.dump_with_main`."""
+    """Makes the rollouts of one shard.
 
-    def __init__(self, make_policy: bytes, pool: RecordedPool) -> None:
+    Args:
+        make_policy: makes the policy; pickled, see `pickling.dump_with_main`.
+        overlap: whether the policy and the envs work at the same time; see `collect`.
+        pool: of the shard.
+    """
+
+    def __init__(self, make_policy: bytes, overlap: bool, pool: RecordedPool) -> None:
         self._pool = pool
+        self._overlap = overlap
         self._envs = ShardEnvs(pool)
         make: Callable[[], Any] = load_with_main(make_policy)
         ids, shape = pool.first_env_id, pool.reward_shape
@@ -134,7 +141,7 @@ class Rollouts:
         plan = TimeMajorPlan(num_envs, num_rounds)
         filler = BatchFiller(self._envs, self._policy, progress, plan, columns, DelayedInterrupts())
         try:
-            filler.run_lockstep()
+            filler.run_ordered(overlap=self._overlap)
             if columns.has_bootstrap:
                 filler.estimate_last_rows()
         except BaseException as error:

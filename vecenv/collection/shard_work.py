@@ -123,7 +123,7 @@ class ShardWork:
             batch the observations.
     """
 
-    def __init__(self, envs: VectorEnv, make_policy: Any, seed: Any, *, sync: bool) -> None:
+    def __init__(self, envs: VectorEnv, make_policy: Any, seed: Any, *, sync: bool, overlap: bool) -> None:
         self._envs = envs
         self.num_envs = envs.num_envs
         self._progress = progress_of(envs)
@@ -132,7 +132,8 @@ class ShardWork:
         if not self._action_spec.is_all_arrays:
             raise ConfigError(f"Collector: actions of {action_space} have no fixed dtype and shape")
         self._task_id = next(_NUMBERS)
-        self._factory = dump_by_value(functools.partial(Rollouts, _dump("make_policy", make_policy, dump_with_main)))
+        policy = _dump("make_policy", make_policy, dump_with_main)
+        self._factory = dump_by_value(functools.partial(Rollouts, policy, overlap))
         weakref.finalize(self, envs.pool.forget_task, self._task_id).atexit = False
         self._seed = seed
         self._is_sync = sync
