@@ -23,10 +23,19 @@ _DICT_IS_SLOW = (3, 11) <= sys.version_info < (3, 13)
 
 def get_own_attr(layer: Any, name: str, default: Any = None) -> Any:
     """Return an attribute of the object itself; its `__getattr__` is not used."""
+    cls: Any = type(layer)
+    if _has_plain_look_up(cls):
+        return getattr(layer, name, default)  # a missing attribute costs a tenth of an exception
     try:
         return object.__getattribute__(layer, name)
     except AttributeError:
         return default
+
+
+@functools.cache
+def _has_plain_look_up(cls: Any) -> bool:
+    """Return whether the objects of a class have no `__getattr__` or `__getattribute__` of its own."""
+    return cls.__getattribute__ is object.__getattribute__ and not hasattr(cls, "__getattr__")
 
 
 def set_own_attr(layer: Any, name: str, value: Any) -> None:
@@ -58,14 +67,9 @@ def attributes_of(layer: Any) -> dict[str, Any]:
     if not _DICT_IS_SLOW:
         own: dict[str, Any] = getattr(layer, "__dict__", {})
         return own
-    found, get = {}, object.__getattribute__
     cls: Any = type(layer)
-    for name in _stored_names(cls):
-        try:
-            found[name] = get(layer, name)
-        except AttributeError:
-            continue
-    return found
+    present = [(name, get_own_attr(layer, name, MISSING)) for name in _stored_names(cls)]
+    return {name: value for name, value in present if value is not MISSING}
 
 
 @functools.cache

@@ -27,14 +27,22 @@ def _kind_of(cls: type) -> int:
     return _SPACE if issubclass(cls, spaces.Space) else _NEITHER
 
 
-def find_generators(layer: Any, depth: int) -> list[tuple[int, tuple[Any, ...], Any]]:
+def is_space_or_generator(value: Any) -> bool:
+    """Return whether a value is a space or a generator; see `find_generators`."""
+    cls: Any = type(value)
+    return _kind_of(cls) != _NEITHER
+
+
+def find_generators(
+    layer: Any, depth: int, attributes: dict[str, Any] | None = None
+) -> list[tuple[int, tuple[Any, ...], Any]]:
     """Return (depth, path, generator) for each generator in a layer's attributes and spaces.
 
     A path contains the attribute names, keys and indices from the layer to the generator. `EpisodeSeeds` count as
-    generators.
+    generators. `attributes` are those of the layer, if they are known.
     """
     found: list[tuple[int, tuple[Any, ...], Any]] = []
-    for name, value in attributes_of(layer).items():
+    for name, value in (attributes_of(layer) if attributes is None else attributes).items():
         cls: Any = type(value)
         kind = _kind_of(cls)
         if kind == _NEITHER:

@@ -42,9 +42,9 @@ from vecenv.envs.state.adapters import (
 )
 from vecenv.envs.state.effects import AttributeWatch, is_plain, set_attributes
 from vecenv.envs.state.generators import (
-    GENERATOR_CLASSES,
     find_generators,
     get_generator_state,
+    is_space_or_generator,
     restore_generators,
 )
 from vecenv.errors import ConfigError, StateError, warn_caller
@@ -446,10 +446,11 @@ def _find_gap(
 
 def _has_own_methods(layer: Any) -> bool:
     """Return whether `step` or `reset` of an object is not the method of its class."""
-    return any(
-        hasattr(type(layer), name) and getattr(getattr(layer, name), "__func__", None) is not getattr(type(layer), name)
-        for name in ("step", "reset")
-    )
+    for name in ("step", "reset"):
+        method = getattr(type(layer), name, None)
+        if method is not None and getattr(getattr(layer, name), "__func__", None) is not method:
+            return True
+    return False
 
 
 # ---- capture -------------------------------------------------------------------------------------
@@ -491,7 +492,8 @@ def _capture_layers(layers: list[Any], *, within_episode: bool = False, is_asked
                     return None, False
                 plan = _mark_uncapturable(type(layer), plan, error)
         states.append(state)
-        within = _plain_attributes(plan, layer) if within_episode else None
+        attributes = attributes_of(layer)
+        within = _plain_attributes(plan, layer, attributes) if within_episode else None
         gap = _find_gap(plan, layer, continues_episode, within, is_asked=is_asked) if is_complete else None
         if gap is not None:
             if is_asked:
@@ -505,7 +507,7 @@ def _capture_layers(layers: list[Any], *, within_episode: bool = False, is_asked
             if isinstance(value, (int, np.integer, type(None))):
                 values.append((depth, name, value))
         is_kept = state is not None or plan.gap is None  # the value for the innermost layer remains after the loop
-        for _, path, generator in find_generators(layer, depth):
+        for _, path, generator in find_generators(layer, depth, attributes):
             is_kept = True
             if isinstance(generator, EpisodeSeeds):
                 values.append((depth, path[0], generator))
@@ -520,7 +522,7 @@ def _capture_layers(layers: list[Any], *, within_episode: bool = False, is_asked
     return (None if not is_kept else (names, states, values, paths, generators)), is_complete
 
 
-def _plain_attributes(plan: _Plan, layer: Any) -> dict[str, Any]:
+def _plain_attributes(plan: _Plan, layer: Any, attributes: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes that are the state within an episode of a class whose adapter does not save it.
 
     {} is returned if the adapter saves it, or if an attribute is no plain data, such as an object of a class in C.
@@ -528,11 +530,10 @@ def _plain_attributes(plan: _Plan, layer: Any) -> dict[str, Any]:
     if plan.is_whole or not plan.name.startswith(_IN_ATTRIBUTES):
         return {}
     inner = inner_env(layer)
-    others = (*GENERATOR_CLASSES, gymnasium.Space, EnvSpec)
     found = {
         name: value
-        for name, value in attributes_of(layer).items()
-        if value is None or not (value is inner or isinstance(value, others))
+        for name, value in attributes.items()
+        if value is None or not (value is inner or is_space_or_generator(value) or isinstance(value, EnvSpec))
     }
     return found if all(map(is_plain, found.values())) else {}
 
