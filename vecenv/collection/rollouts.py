@@ -17,12 +17,12 @@ from ..core.shards.requests import PackedError
 from ..errors import ConfigError, StateError
 from ..policies import PolicyCaller
 from ..values.pickling import dump_by_value, load_with_main
+from ..vector.shard_envs import ShardEnvs
 from .batch_filler import BatchFiller
 from .columns import Columns
 from .interrupts import DelayedInterrupts
 from .plans import TimeMajorPlan
 from .progress import Progress
-from .shard_envs import ShardEnvs
 
 __all__ = ["Rollout", "RolloutRequest", "Rollouts"]
 

@@ -1,4 +1,4 @@
-"""ShardEnvs: the envs of a shard, as a `BatchFiller` uses a vector env."""
+"""ShardEnvs: the envs of a shard, as the loops of collectors and evaluations use a vector env."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.layout.spec import Array, Spec
 from ..core.parent.batch import Batch
 from ..core.shards.recorded_pool import RecordedPool
 from ..errors import converted
-from ..vector.nested import row_of
+from .nested import row_of
 
 __all__ = ["ShardEnvs"]
 
