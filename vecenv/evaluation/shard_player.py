@@ -23,10 +23,10 @@ from .episodes import Episodes
 from .policy_rows import PolicyRows
 from .result import EpisodeResult
 
-__all__ = ["Played", "ShardPlayer"]
+__all__ = ["CALL_NS", "Played", "ShardPlayer"]
 
 #: Least time of one call, unless all episodes end. Other calls of the envs wait for it, and progress is shown as often.
-_CALL_NS = 200_000_000
+CALL_NS = 200_000_000
 
 
 @dataclass
@@ -99,7 +99,7 @@ class ShardPlayer:
         episodes = self._episodes
         if episodes is None:  # the call before has raised
             return played
-        until_ns = now_ns() + _CALL_NS
+        until_ns = now_ns() + CALL_NS
         try:
             with evaluation_mode(self._policy):
                 while episodes.has_more:
