@@ -389,7 +389,7 @@ def test_episode_lost_in_a_crash_is_marked(mode):
 
 
 def test_episode_without_end_is_reported_once(monkeypatch):
-    monkeypatch.setattr(episodes, "_MANY_STEPS", 50)
+    monkeypatch.setattr(episodes, "MANY_STEPS", 50)
     with pytest.warns(RuntimeWarning, match="seed 1 has lasted 50 steps.*max_steps") as caught:
         evaluate(functools.partial(ToyEnv, 60), zeros, seeds=[1, 2], backend="serial")
     assert len(caught) == 1 and caught[0].filename == __file__

@@ -10,7 +10,6 @@
 
     shard_work    policies in shards: requests for rollouts, and batches that are made of them
     rollouts      the other end, in a shard: a policy and a `BatchFiller`
-    shard_envs    the envs of a shard, for that `BatchFiller`
 
 It stands above the vector envs and uses their public methods only.
 """

@@ -20,11 +20,11 @@ from ..core.layout.spec import Array
 from ..errors import StateError, add_notes, take_rows
 from ..policies import PolicyCaller, no_objects
 from ..vector import VectorEnv
+from ..vector.shard_envs import ShardEnvs
 from .columns import UNUSED_ROW, Columns
 from .interrupts import DelayedInterrupts
 from .plans import Plan
 from .progress import SAME_POLICY, Progress
-from .shard_envs import ShardEnvs
 
 __all__ = ["BatchFiller"]
 

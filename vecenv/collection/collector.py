@@ -12,6 +12,7 @@ from ..policies import PolicyCaller
 from ..values.checks import check_choice, check_flag, check_whole
 from ..vector import VectorEnv
 from ..vector.env import describe_wrong_vector_env
+from ..vector.shard_tasks import check_make_policy, check_shards
 from .batch_filler import BatchFiller
 from .columns import Columns
 from .interrupts import DelayedInterrupts
@@ -206,22 +207,10 @@ class Collector:
 def _check_shards(envs: Any, policy: Any, make_policy: Any, min_count: Any) -> None:
     what = "Collector: where='shards'"
     _check_vector_env("Collector", envs)
-    if policy is not None:
-        raise ConfigError(
-            f"{what}: give make_policy=..., which makes a policy in each shard, in the place of `policy`", key="policy"
-        )
-    if not callable(make_policy):
-        raise ConfigError(f"{what}: make_policy: expected a callable, got {make_policy!r}", key="make_policy")
+    check_make_policy(what, policy, make_policy)
     if min_count is not None:
         raise ConfigError(f"{what}: min_count is for policies in this process; leave it out", key="min_count")
-    if not envs.shards():
-        raise ConfigError(
-            f"{what} needs envs with backend='ray'; for these, use Collector(envs, policy), which calls the policy in "
-            "this process",
-            key="where",
-        )
-    if envs.num_spare_envs:
-        raise ConfigError(f"{what}: spare envs are not supported there; leave num_spare_envs out", key="where")
+    check_shards(what, envs, "Collector(envs, policy)")
 
 
 def check_steps(name: str, steps: Any, time_major: Any, num_envs: int) -> tuple[int, bool]:

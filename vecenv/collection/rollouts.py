@@ -17,12 +17,12 @@ from ..core.shards.requests import PackedError
 from ..errors import ConfigError, StateError
 from ..policies import PolicyCaller
 from ..values.pickling import dump_by_value, load_with_main
+from ..vector.shard_envs import ShardEnvs
 from .batch_filler import BatchFiller
 from .columns import Columns
 from .interrupts import DelayedInterrupts
 from .plans import TimeMajorPlan
 from .progress import Progress
-from .shard_envs import ShardEnvs
 
 __all__ = ["Rollout", "RolloutRequest", "Rollouts"]
 
@@ -70,11 +70,11 @@ class Rollouts:
 
     Args:
         make_policy: makes the policy; pickled, see `pickling.dump_with_main`.
-        overlap: whether the policy and the envs work at the same time; see `collect`.
         pool: of the shard.
+        overlap: whether the policy and the envs work at the same time; see `collect`.
     """
 
-    def __init__(self, make_policy: bytes, overlap: bool, pool: RecordedPool) -> None:
+    def __init__(self, make_policy: bytes, pool: RecordedPool, *, overlap: bool) -> None:
         self._pool = pool
         self._overlap = overlap
         self._envs = ShardEnvs(pool)

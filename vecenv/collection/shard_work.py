@@ -9,11 +9,8 @@ of the policy. The engine restores the envs of a lost shard there, and the reque
 from __future__ import annotations
 
 import functools
-import itertools
-import pickle
-import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,14 +18,12 @@ import numpy as np
 
 from ..core.layout.messages import unpack_error
 from ..core.layout.spec import Array, Spec
-from ..core.processes.worker_main import describe_envs
 from ..core.shards.requests import RunTask
 from ..core.shards.task_calls import TaskCall
-from ..errors import ConfigError, SpaceError, WorkerError, add_notes, locate, place_of
-from ..statistics import ShardInfo
-from ..values.pickling import dump_by_value, dump_with_main
+from ..errors import ConfigError, SpaceError, add_notes
 from ..vector import VectorEnv
 from ..vector.base import ClosedVectorEnvError
+from ..vector.shard_tasks import ShardTask, dump_for_shards
 from .columns import ROW_NBYTES, Columns
 from .interrupts import DelayedInterrupts
 from .progress import prepare, progress_of
@@ -37,8 +32,6 @@ from .transitions import Transitions
 
 __all__ = ["ShardWork"]
 
-#: Numbers of tasks, one per collector.
-_NUMBERS = itertools.count(1)
 #: Bytes of a rollout beside its rows.
 _REST_NBYTES = 4096
 _NO_ROWS: Array = np.empty(0, np.int64)
@@ -131,10 +124,7 @@ class ShardWork:
         self._action_spec = Spec(action_space, "actions of the policy")
         if not self._action_spec.is_all_arrays:
             raise ConfigError(f"Collector: actions of {action_space} have no fixed dtype and shape")
-        self._task_id = next(_NUMBERS)
-        policy = _dump("make_policy", make_policy, dump_with_main)
-        self._factory = dump_by_value(functools.partial(Rollouts, policy, overlap))
-        weakref.finalize(self, envs.pool.forget_task, self._task_id).atexit = False
+        self._task = ShardTask(envs, "Collector", Rollouts, make_policy, overlap=overlap)
         self._seed = seed
         self._is_sync = sync
         self._owner = object()  # the policy of the progress: not this object, which refers to the envs
@@ -148,7 +138,7 @@ class ShardWork:
         """Use these weights for the rollouts that are requested later; see `Collector.set_weights`."""
         if self._envs.closed:
             raise ClosedVectorEnvError("set_weights: the vector env is closed")
-        handle = self._envs.pool.share(_dump("weights", weights))
+        handle = self._envs.pool.share(dump_for_shards("Collector", "weights", weights))
         self._weights = _Weights(self._weights.version + 1, handle)
         return self._weights.version
 
@@ -240,9 +230,8 @@ class ShardWork:
             sets_weights_first=state is not None and shard.state_version == weights.version,
         )
         sets_weights = shard.sent_version != weights.version
-        factory = None if shard.has_policy else self._factory
         shard.sent_version, shard.knows_progress = weights.version, True
-        op = RunTask(self._task_id, factory, pickle.dumps(request, protocol=5), sets_weights)
+        op = self._task.operation(request, is_new=not shard.has_policy, is_shared=sets_weights)
         return op, weights.handle if sets_weights else None
 
     # ---- results ---------------------------------------------------------------------------
@@ -264,7 +253,7 @@ class ShardWork:
             if one.is_renewed:
                 renewed.append(np.arange(shard.env_ids.start, shard.env_ids.stop))
             if one.call.error is not None:  # before the first step, or the shard is lost
-                errors.append(self._locate(one.call.error, one.call))
+                errors.append(self._task.locate(one.call.error, one.call))
                 shard.has_policy = shard.knows_progress = False
                 shard.sent_version = 0
                 is_known = is_known and not one.call.is_lost
@@ -273,9 +262,9 @@ class ShardWork:
                 try:
                     self._take(one, rollout, columns, first_column, num_columns)
                 except SpaceError as error:
-                    errors.append(self._locate(error, one.call))
+                    errors.append(self._task.locate(error, one.call))
                 if rollout.error is not None:
-                    errors.append(self._locate(unpack_error(rollout.error), one.call))
+                    errors.append(self._task.locate(unpack_error(rollout.error), one.call))
                 is_known = is_known and (rollout.is_known or rollout.columns is None)
             first_column += shard.num_envs
         if not is_known:
@@ -309,25 +298,3 @@ class ShardWork:
         nbytes = part.nbytes + len(rollout.state or b"")
         shard.most_nbytes = _REST_NBYTES + nbytes + nbytes // 8
         columns.put_part(part, first_column, num_columns, shard.env_ids.start)
-
-    def _locate(self, error: Exception, call: TaskCall) -> Exception:
-        """Add a shard to an exception that was raised there."""
-        info = self._envs.shards()[call.shard]
-        vars(error)["shard"] = info
-        if isinstance(error, WorkerError):  # the workers of the pool are the shards
-            locate(error, **{**place_of(error), "worker_id": call.shard})
-        if not call.is_lost:  # else its text names the shard
-            add_notes(error, [f"raised in {_describe(info)}"])
-        return error
-
-
-def _describe(info: ShardInfo) -> str:
-    node = f"node {info.node_ip} ({info.node_id[:8]}), " if info.node_id else ""
-    return f"shard {info.shard} ({describe_envs(info.env_ids)}), {node}process {info.pid}"
-
-
-def _dump(name: str, value: Any, dump: Callable[[Any], bytes] = dump_by_value) -> bytes:
-    try:
-        return dump(value)
-    except Exception as error:
-        raise ConfigError(f"Collector: {name} cannot be sent to shards: {error}", key=name) from error

@@ -12,6 +12,9 @@ Files, in the order in which a call passes them:
     result         the results of one policy, the differences between policies, confidence intervals
     episode_log    the file of a call with `resume`
 
+    sharded_episodes   policies in shards: seeds for the shards, and the episodes that arrive from them
+    shard_player       the other end, in a shard: a policy and `Episodes`
+
 It stands above the vector envs and beside the collectors.
 """
 

@@ -15,7 +15,7 @@ all these envs except late ones. So the batches of the policy are a function of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,17 +26,18 @@ from ..errors import StateError, WorkerTimeoutError, take_rows, warn_caller
 from ..vector.env import VectorEnv
 from ..vector.infos import pick_row
 from ..vector.results import Step
+from ..vector.shard_envs import ShardEnvs
 from .policy_rows import Observations, PolicyRows
 from .result import EpisodeResult, as_number
 
-__all__ = ["Episodes"]
+__all__ = ["MANY_STEPS", "Episodes"]
 
 #: States of an env.
 _FREE, _RESETTING, _READY, _STEPPING, _LATE = range(5)
 #: The state of an env after an answer.
 _ANSWERED = np.array([_FREE, _READY, _READY, _READY, _FREE])
 #: Steps after which an episode is reported if there is no `max_steps`: it may never end.
-_MANY_STEPS = 100_000
+MANY_STEPS = 100_000
 
 
 class Episodes:
@@ -46,20 +47,22 @@ class Episodes:
         envs: any autoreset mode; no step or reset is outstanding.
         timeout: seconds that the steps of an episode may take; None: no limit.
         max_steps: largest number of steps of an episode; None: no limit.
+        warn: called with the text and the class of a warning.
     """
 
     def __init__(
         self,
-        envs: VectorEnv,
+        envs: VectorEnv | ShardEnvs,
         policy: PolicyRows,
-        seeds: tuple[int, ...],
+        seeds: Sequence[int],
         *,
         timeout: float | None,
         max_steps: int | None,
+        warn: Callable[[str, type[Warning]], object] = warn_caller,
     ) -> None:
         count = envs.num_envs
         self._envs, self._policy = envs, policy
-        self._timeout, self._max_steps = timeout, max_steps
+        self._timeout, self._max_steps, self._warn_caller = timeout, max_steps, warn
         self._seeds_left = list(reversed(seeds))
         self._observations = Observations(envs.pool.spaces.observation_space, count)
         self._has_warned = False
@@ -78,15 +81,22 @@ class Episodes:
         Raises:
             StateError: other code has stepped or reset the envs.
         """
-        while True:
-            self._reset_free()
-            self._step_ready()
-            if self._count_asked():
-                yield from self._receive_round()
-            elif self._seeds_left:  # all envs are late
-                yield from self._take(self._envs.recv(1))
-            else:
-                return
+        while self.has_more:
+            yield from self.play_round()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether episodes are under way, or have not begun."""
+        return bool(self._seeds_left) or bool(((self._states != _FREE) & (self._states != _LATE)).any())
+
+    def play_round(self) -> Iterator[EpisodeResult]:
+        """Yield the episodes that end in one round; see `play`."""
+        self._reset_free()
+        self._step_ready()
+        if self._count_asked():
+            yield from self._receive_round()
+        else:  # all envs are late
+            yield from self._take(self._envs.recv(1))
 
     # ---- requests ----------------------------------------------------------------------------
 
@@ -182,7 +192,7 @@ class Episodes:
         is_over = terminated[rows] | truncated[rows]
         if self._max_steps is not None:
             is_over |= self._lengths[stepped] >= self._max_steps
-        elif not self._has_warned and (self._lengths[stepped] >= _MANY_STEPS).any():
+        elif not self._has_warned and (self._lengths[stepped] >= MANY_STEPS).any():
             self._warn(stepped)
         if self._timeout is not None:
             is_over |= self._waited_ns[stepped] >= self._limit_ns
@@ -232,8 +242,8 @@ class Episodes:
     def _warn(self, env_ids: Array) -> None:
         self._has_warned = True
         env_id = env_ids[self._lengths[env_ids].argmax()]
-        warn_caller(
-            f"evaluate: the episode of seed {self._seeds[env_id]} has lasted {_MANY_STEPS:,} steps; if it never ends, "
+        self._warn_caller(
+            f"evaluate: the episode of seed {self._seeds[env_id]} has lasted {MANY_STEPS:,} steps; if it never ends, "
             "limit all episodes by max_steps",
             RuntimeWarning,
         )

@@ -54,22 +54,31 @@ class PolicyRows:
     Args:
         has_generators: whether the policy takes a list of random generators, one per row, as its third argument.
         batch_rows: as for `evaluate`.
+        first_env_id: number of env 0 for the policy, if the envs are a part of all envs.
 
     Raises:
         ConfigError: the policy is not callable, or its actions would have no fixed layout.
     """
 
     def __init__(
-        self, policy: Any, action_space: Space[Any], what: str, *, has_generators: bool, batch_rows: int | None
+        self,
+        policy: Any,
+        action_space: Space[Any],
+        what: str,
+        *,
+        has_generators: bool,
+        batch_rows: int | None,
+        first_env_id: int = 0,
     ) -> None:
         self._drawing = _DrawingPolicy(policy) if has_generators else None
-        self._caller = PolicyCaller(self._drawing or policy, action_space, what)
+        self._first_env_id = first_env_id
+        self._caller = PolicyCaller(self._drawing or policy, action_space, what, first_env_id=first_env_id)
         self._batch_rows = batch_rows
 
     def begin(self, env_ids: Array, seeds: Sequence[int]) -> None:
         """Inform the policy that these envs, int64 (K,), begin episodes from these seeds."""
         if self._drawing is not None:
-            self._drawing.seed(env_ids.tolist(), seeds)
+            self._drawing.seed((env_ids + self._first_env_id).tolist(), seeds)
         self._caller.begin(env_ids)
 
     def actions(self, observations: Observations, env_ids: Array) -> Any:

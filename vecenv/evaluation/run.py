@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -14,14 +16,18 @@ from ..policies import check_policy, evaluation_mode
 from ..saved_state import fingerprint
 from ..values.checks import check_callable, check_choice, check_flag, check_seconds, check_whole
 from ..vector.env import VectorEnv, check_options
+from ..vector.shard_tasks import check_make_policy, check_shards
 from .envs import Videos, open_envs
 from .episode_log import EpisodeLog
 from .episodes import Episodes
 from .policy_rows import PolicyRows
 from .result import Comparison, EpisodeResult, Evaluation
 from .seeds import read_seeds
+from .sharded_episodes import ShardedEpisodes
 
 __all__ = ["compare", "evaluate"]
+
+_IN_SHARDS = "evaluate: where='shards'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,21 +39,33 @@ class _Settings:
     rng: str | None
     batch_rows: int | None
     on_episode: Callable[[EpisodeResult], object] | None
+    is_in_shards: bool
 
     @classmethod
-    def read(cls, timeout: Any, max_steps: Any, rng: Any, batch_rows: Any, on_episode: Any) -> _Settings:
+    def read(cls, timeout: Any, max_steps: Any, rng: Any, batch_rows: Any, on_episode: Any, where: Any) -> _Settings:
+        check_choice("where", where, ("caller", "shards"))
         if on_episode is not None:
             check_callable("on_episode", on_episode)
         check_choice("rng", rng, (None, "per-episode"))
         timeout = None if timeout is None else check_seconds("timeout", timeout)
         max_steps = None if max_steps is None else check_whole("max_steps", max_steps, 1)
         batch_rows = None if batch_rows is None else check_whole("batch_rows", batch_rows, 1)
-        return cls(timeout, max_steps, rng, batch_rows, on_episode)
+        if timeout is not None and where == "shards":
+            raise ConfigError(
+                f"{_IN_SHARDS}: timeout is for policies in this process; use max_steps, or timeouts=... for steps",
+                key="timeout",
+            )
+        return cls(timeout, max_steps, rng, batch_rows, on_episode, where == "shards")
 
     @property
     def limits(self) -> dict[str, Any]:
         """The limits of an episode."""
         return {"timeout": None if self.timeout is None else limit_of(self.timeout), "max_steps": self.max_steps}
+
+    def check_envs(self, envs: VectorEnv) -> None:
+        """Raise ConfigError if policies of shards cannot play in these envs."""
+        if self.is_in_shards:
+            check_shards(_IN_SHARDS, envs, "evaluate(env, policy)")
 
     def describe(self, envs: VectorEnv, policies: Sequence[Any]) -> dict[str, Any]:
         """Return what the episodes of an `EpisodeLog` have in common."""
@@ -67,7 +85,7 @@ class _Settings:
 
 def evaluate(
     env: Any,
-    policy: Any,
+    policy: Any = None,
     *,
     seeds: Iterable[int] | None = None,
     episodes: int | None = None,
@@ -81,6 +99,8 @@ def evaluate(
     batch_rows: int | None = None,
     on_episode: Callable[[EpisodeResult], object] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    where: str = "caller",
+    make_policy: Callable[[], Any] | None = None,
     **options: Any,
 ) -> Evaluation:
     """Play exactly one episode per seed with a policy, in several envs at once, and return all results.
@@ -127,6 +147,13 @@ def evaluate(
             that was killed continues by the same call. The policy must be the same; the seeds may be more, and
             `num_envs` and **options may differ. The file contains pickles, so load only files that you trust. None
             (default): no file.
+        where: 'caller' (default) calls `policy` here, once per round. 'shards': each shard of `backend="ray"` plays a
+            part of the seeds with a policy of its own, made by `make_policy`, and only results travel; see docs/ray.md.
+            Results are the same under the conditions above; each shard is a program with fewer envs. `timeout` is not
+            supported there. Recurrent policies need no `get_state`: if a shard is lost, its successor plays the
+            episodes that had not arrived from their beginning.
+        make_policy: for where='shards', in the place of `policy`, without arguments; pickled by value, and called once
+            in each shard. It returns a policy, which gets the ids of all envs.
         **options: options of `VectorEnv` for the envs that are built here, such as `num_workers` or `backend`.
 
     Returns:
@@ -142,7 +169,7 @@ def evaluate(
         Exception: an exception of the policy or of an env.
 
     All exceptions from the first reset on, Ctrl-C included, have an attribute `result`: the `Evaluation` of the
-    episodes that had ended.
+    episodes that had ended. Those that a shard has raised name it in their notes.
 
     Example:
         >>> import numpy as np, vecenv
@@ -155,17 +182,22 @@ def evaluate(
     """
     check_options("evaluate", options, inspect.signature(evaluate).parameters)
     chosen = read_seeds(seeds, episodes)
-    check_policy(policy, "evaluate")
-    settings = _Settings.read(timeout, max_steps, rng, batch_rows, on_episode)
+    settings = _Settings.read(timeout, max_steps, rng, batch_rows, on_episode, where)
+    if settings.is_in_shards:
+        check_make_policy(_IN_SHARDS, policy, make_policy)
+        policy = make_policy
+    elif make_policy is not None:
+        raise ConfigError("evaluate: make_policy needs where='shards'", key="make_policy")
+    else:
+        check_policy(policy, "evaluate")
     log = EpisodeLog(resume, chosen)
     num_left = len(set(chosen) - log.seeds(0))
     num_envs = min(check_whole("num_envs", num_envs, 1), max(num_left, 1))
     files = Videos(videos, chosen, out, check_flag("overwrite", overwrite) or log.is_continued)
-    with (
-        open_envs(env, num_envs, **settings.limits, videos=files, options=options) as envs,
-        log.opened(settings.describe(envs, [policy])),
-    ):
-        found = _play(envs, policy, chosen, settings, log, 0, files)
+    with open_envs(env, num_envs, **settings.limits, videos=files, options=options) as envs:
+        settings.check_envs(envs)
+        with log.opened(settings.describe(envs, [policy])):
+            found = _play(envs, policy, chosen, settings, log, 0, files)
         name = _name_of(envs)
     return Evaluation.of(name, chosen, found, files.paths)  # the last videos are written when the envs are closed
 
@@ -179,19 +211,22 @@ def _play(
     number: int,
     files: Videos,
 ) -> dict[int, EpisodeResult]:
-    """Play the episodes that the log lacks; `number` is the index of the policy there. Return all by seed."""
+    """Play the episodes that the log lacks; `number` is the index of the policy there. Return all by seed.
+
+    In shards, `policy` is the function that makes it.
+    """
     found = log.results(number)
     left = tuple(seed for seed in seeds if seed not in found)
-    rows = PolicyRows(
-        policy,
-        envs.pool.spaces.action_space,
-        "evaluate",
-        has_generators=settings.rng is not None,
-        batch_rows=settings.batch_rows,
-    )
+    calls: dict[str, Any] = {"has_generators": settings.rng is not None, "batch_rows": settings.batch_rows}
+    episodes: Episodes | ShardedEpisodes
+    if settings.is_in_shards:
+        episodes = ShardedEpisodes(envs, policy, left, max_steps=settings.max_steps, **calls)
+    else:
+        rows = PolicyRows(policy, envs.pool.spaces.action_space, "evaluate", **calls)
+        episodes = Episodes(envs, rows, left, **settings.limits)
     try:
-        with evaluation_mode(policy):
-            for episode in Episodes(envs, rows, left, **settings.limits).play():
+        with contextlib.nullcontext() if settings.is_in_shards else evaluation_mode(policy):
+            for episode in episodes.play():
                 found[episode.seed] = episode
                 log.add(number, episode)
                 if settings.on_episode is not None:
@@ -208,6 +243,9 @@ def _name_of(envs: VectorEnv) -> str:
 
 
 def _policy_name(policy: Any) -> str:
+    """Return the name of a policy, or of the function that makes it."""
+    if isinstance(policy, functools.partial):
+        policy = policy.func
     return str(getattr(policy, "__name__", type(policy).__name__))
 
 
@@ -223,40 +261,53 @@ def compare(
     batch_rows: int | None = None,
     on_episode: Callable[[EpisodeResult], object] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    where: str = "caller",
+    make_policies: Sequence[Callable[[], Any]] | None = None,
     **options: Any,
 ) -> Comparison:
     """Evaluate two or more policies on the same episodes, and return the paired differences of their returns.
 
     Args:
-        env, seeds, episodes, num_envs, timeout, max_steps, rng, batch_rows, on_episode, resume, **options: as for
-            `evaluate`. The envs are built once, and `resume` is one file for all policies.
+        env, seeds, episodes, num_envs, timeout, max_steps, rng, batch_rows, on_episode, resume, where, **options: as
+            for `evaluate`. The envs are built once, and `resume` is one file for all policies.
         *policies: at least two, each as for `evaluate`. The others are compared with the first one.
+        make_policies: for where='shards', in the place of `policies`: at least two functions, each as `make_policy` of
+            `evaluate`. The names of the policies are those of the functions.
 
     Raises:
         ConfigError, SpaceError, Exception: as from `evaluate`. From the first reset on, exceptions have an attribute
             `results`: a tuple with one `Evaluation` for each policy that was begun.
     """
     check_options("compare", options, inspect.signature(compare).parameters)
+    settings = _Settings.read(timeout, max_steps, rng, batch_rows, on_episode, where)
+    if make_policies is not None and not settings.is_in_shards:
+        raise ConfigError("compare: make_policies needs where='shards'", key="make_policies")
+    key = "make_policies" if settings.is_in_shards else "policies"
+    if settings.is_in_shards:
+        if policies:
+            raise ConfigError(f"compare: where='shards': give {key}=[...] in the place of the policies", key="policies")
+        policies = tuple(make_policies or ())
     if len(policies) < 2:
-        raise ConfigError(f"compare: expected at least two policies, got {len(policies)}", key="policies")
+        raise ConfigError(f"compare: expected at least two {key}, got {len(policies)}", key=key)
     chosen = read_seeds(seeds, episodes)
     for policy in policies:
-        check_policy(policy, "compare")
-    settings = _Settings.read(timeout, max_steps, rng, batch_rows, on_episode)
+        if settings.is_in_shards:
+            check_make_policy("compare: where='shards'", None, policy)
+        else:
+            check_policy(policy, "compare")
     log = EpisodeLog(resume, chosen)
     num_envs = min(check_whole("num_envs", num_envs, 1), len(chosen))
     no_videos = Videos(None, chosen, ".", False)
     limits: dict[str, Any] = {**settings.limits, "videos": no_videos}
     results: list[Evaluation] = []
-    with (
-        open_envs(env, num_envs, **limits, options=options) as envs,
-        log.opened(settings.describe(envs, policies)),
-    ):
+    with open_envs(env, num_envs, **limits, options=options) as envs:
+        settings.check_envs(envs)
         try:
-            for number, policy in enumerate(policies):
-                with open_envs(envs, num_envs, **limits, options={}):  # drops the results of episodes that were cut
-                    found = _play(envs, policy, chosen, settings, log, number, no_videos)
-                results.append(Evaluation.of(_name_of(envs), chosen, found))
+            with log.opened(settings.describe(envs, policies)):
+                for number, policy in enumerate(policies):
+                    with open_envs(envs, num_envs, **limits, options={}):  # drops the results of episodes that were cut
+                        found = _play(envs, policy, chosen, settings, log, number, no_videos)
+                    results.append(Evaluation.of(_name_of(envs), chosen, found))
         except BaseException as error:  # Ctrl-C, too
             if "result" in vars(error):
                 vars(error)["results"] = (*results, vars(error)["result"])

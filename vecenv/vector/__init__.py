@@ -12,6 +12,9 @@ It stands above the pool: the pool returns batches, and this package turns them 
     make       make_vec, register_vec: vector envs by registered name
     by_id      the entry points that Gymnasium's registry uses
     batched    BatchedVectorEnv: a vector env of vector envs; batched_data: its reshaping
+
+    shard_tasks   a task in each shard: the driver's end
+    shard_envs    the envs of a shard, for tasks
 """
 
 from __future__ import annotations

@@ -357,6 +357,11 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         """The number of envs whose step or reset was begun and not received yet; 0 after `close`."""
         return self._pool.outstanding()
 
+    def note_steps_in_shards(self) -> None:
+        """Note that tasks step the envs in their shards: the last observations are not known, as after a `recv`."""
+        self._batches_before += 1
+        self.results.forget_last(np.zeros(self.num_envs, np.bool_), np.nan)
+
     # ---- stepping ----------------------------------------------------------------------------
 
     def step(self, actions: Any, env_id: Any = None, *, env_ids: Any = None) -> Step:

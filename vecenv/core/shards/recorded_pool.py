@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import ErrorRows, WorkerError, locate, place_of
-from ..layout.commands import Commands
+from ..layout.commands import Commands, Effect
 from ..layout.flags import Autoreset, CommandFlag, Form, Op
 from ..layout.spec import Array, Space
 from ..parent.batch import Batch, raise_first
@@ -32,6 +32,7 @@ class RecordedPool:
         first_env_id: number of its env 0 among all envs.
 
     Attributes:
+        pool: as given; commands pass the methods here.
         num_envs: n, how many envs; their ids are 0 .. n - 1 here.
         first_env_id: as given.
         observation_space, action_space: of one env.
@@ -42,7 +43,7 @@ class RecordedPool:
     """
 
     def __init__(self, pool: Pool, first_env_id: int) -> None:
-        self._pool = pool
+        self.pool = self._pool = pool
         self.num_envs = pool.num_envs
         self.first_env_id = first_env_id
         self.observation_space: Space[Any] = pool.spaces.observation_space
@@ -75,24 +76,25 @@ class RecordedPool:
         self._executed.append(Steps(step_ids, env_ids, copies, int(Form.NATIVE)))
         self.next_step_id = step_ids.stop
 
-    def reset(self, env_ids: Array) -> None:
-        """Begin to reset some envs, without a seed; `recv` returns their first observations."""
+    def reset(self, env_ids: Array, seeds: Sequence[int] | None = None) -> None:
+        """Begin to reset some envs; `recv` returns their first observations. `seeds`: one per env; None: no seeds."""
         flags = CommandFlag.SEED | CommandFlag.OPTIONS
-        commands = Commands.of(Op.RESET, env_ids, flags=flags, arguments=_NO_SEED)
+        arguments, effects = (_NO_SEED, Effect.ONCE) if seeds is None else (seeds, Effect.SEEDS)
+        commands = Commands.of(Op.RESET, env_ids, flags=flags, arguments=arguments, effects=effects)
         commands.number(self.next_step_id)
         self._pool.send_commands(commands)
         self.next_step_id += len(commands)
         commands.table["env_id"] += self.first_env_id
         self._executed.append(commands)
 
-    def recv(self, min_count: int) -> Batch:
-        """Return rows of at least this number of envs, as they finish."""
-        return self._receive(min_count)
+    def recv(self, min_count: int, timeout: float | None = None) -> Batch:
+        """Return rows of at least this number of envs, as they finish; WorkerTimeoutError after `timeout` seconds."""
+        return self._receive(min_count, timeout)
 
-    def _receive(self, min_count: int | None) -> Batch:
+    def _receive(self, min_count: int | None, timeout: float | None = None) -> Batch:
         """Receive rows; exceptions of envs and workers name envs by their numbers among all envs."""
         try:
-            batch = self._pool.recv(min_count)
+            batch = self._pool.recv(min_count, timeout=timeout)
         except WorkerError as error:
             env_ids = [self.first_env_id + env_id for env_id in error.env_ids]
             locate(error, **{**place_of(error), "env_ids": env_ids})

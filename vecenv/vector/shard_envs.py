@@ -1,7 +1,8 @@
-"""ShardEnvs: the envs of a shard, as a `BatchFiller` uses a vector env."""
+"""ShardEnvs: the envs of a shard, as the loops of collectors and evaluations use a vector env."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from ..core.layout.spec import Array, Spec
 from ..core.parent.batch import Batch
 from ..core.shards.recorded_pool import RecordedPool
 from ..errors import converted
-from ..vector.nested import row_of
+from .nested import row_of
+from .results import Results
 
 __all__ = ["ShardEnvs"]
 
@@ -21,13 +23,19 @@ _Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 
 
 class ShardEnvs:
-    """The envs of a shard, with ids from 0. Arrays are views, valid until the next receive.
+    """The envs of a shard, with ids from 0.
 
-    The members are those of `VectorEnv` that a `BatchFiller` uses.
+    The members are those of `VectorEnv` that a `BatchFiller` and the loop of an evaluation use.
+
+    Args:
+        pool: of the shard.
+        results: makes results as those of the vector env; None: arrays are views, valid until the next receive, and of
+            the infos there are only those that a `BatchFiller` reads.
     """
 
-    def __init__(self, pool: RecordedPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: RecordedPool, results: Results | None = None) -> None:
+        self._pool, self.pool = pool, pool.pool
+        self._results = results
         self.num_envs = pool.num_envs
         self.metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode[pool.autoreset.name]}
         self._action_spec = Spec(pool.action_space, "action")
@@ -48,13 +56,15 @@ class ShardEnvs:
     def send(self, actions: Any, env_id: Array) -> None:
         self._pool.send(self._action_spec.flatten_batch(actions, len(env_id)), env_id)
 
-    def async_reset(self, env_id: Array) -> None:
-        self._pool.reset(env_id)
+    def async_reset(self, env_id: Array, *, seed: Sequence[int] | None = None) -> None:
+        self._pool.reset(env_id, None if seed is None else [seed[one] for one in env_id.tolist()])
 
-    def recv(self, min_count: int) -> _Step:
-        return converted(self._deliver, self._pool.recv, min_count)
+    def recv(self, min_count: int, timeout: float | None = None) -> _Step:
+        return converted(self._deliver, self._pool.recv, min_count, timeout)
 
     def _deliver(self, batch: Batch) -> _Step:
+        if self._results is not None:
+            return self._results.deliver_some(batch.copy(), False)
         infos: dict[str, Any] = {"env_id": batch.env_ids}
         if batch.flags & RowFlag.FINAL:
             infos["final_obs"] = _FinalObs(self._pool.observation_space, batch)
