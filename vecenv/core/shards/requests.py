@@ -44,11 +44,11 @@ PackedError = tuple[bytes | None, str, str, str]
 
 
 class Steps(NamedTuple):
-    """One step per env; see `Pool.send_leaves`.
+    """Steps of envs; see `Pool.send_leaves`. A request has at most one per env, and the record of a task any number.
 
     Attributes:
         step_ids: their numbers: a range, or int64 (n,), increasing.
-        env_ids: int64 (n,), None for all envs of the shard.
+        env_ids: int64 (n,), None for all envs of the shard; in a record, for all of them again and again.
     """
 
     step_ids: range | Array
