@@ -17,6 +17,7 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.plain_actors import PlainActorMode
 from benchmarks.rows import Effort
 from benchmarks.simulated_cluster import SimulatedCluster
 from vecenv import Collector, RayOptions
@@ -27,6 +28,7 @@ from vecenv.measurement.target import EnvFn, action_batches, registered_env
 from vecenv.vector import VectorEnv
 
 __all__ = [
+    "CARTPOLE",
     "NODE_CPUS",
     "Bench",
     "added_round_time",
@@ -37,13 +39,14 @@ __all__ = [
     "growth",
     "large_ratio",
     "node_seconds",
+    "plain_ratio",
     "replacement_seconds",
     "split_gain",
 ]
 
 #: CPUs that each simulated node claims to have: all pools of a row are open at the same time.
 NODE_CPUS = 3
-_CARTPOLE = registered_env("CartPole-v1")
+CARTPOLE = registered_env("CartPole-v1")
 #: Steps between two deaths, so that there is something to repeat.
 _ROUNDS_BETWEEN = 50
 
@@ -142,7 +145,7 @@ def _round_seconds(window: Window) -> float:
 
 def added_round_time(bench: Bench) -> Readings:
     """Return the round of 64 CartPoles with 1 and 2 shards, minus that of the process pool, in null calls."""
-    env_fns = [_CARTPOLE] * 64
+    env_fns = [CARTPOLE] * 64
     rounds = bench.take_turns(_local(env_fns), _sharded(env_fns, 1, 2), _sharded(env_fns, 2, 1), NullCallMode)
 
     def added(windows: dict[str, Window], name: str) -> float:
@@ -161,7 +164,7 @@ def busy_ratios(bench: Bench) -> Readings:
 
 def large_ratio(bench: Bench) -> Readings:
     """Return the speed of 1024 CartPoles with 1 shard, divided by that of the process pool."""
-    env_fns = [_CARTPOLE] * 1024
+    env_fns = [CARTPOLE] * 1024
     return (_ratios(bench.take_turns(_local(env_fns), _sharded(env_fns, 1, 2)), "1 x 2", "local"),)
 
 
@@ -218,7 +221,7 @@ def async_gain(bench: Bench) -> Readings:
 def driver_cpu_us(bench: Bench) -> Readings:
     """Return the CPU time of the driver per env step in microseconds, for 256 CartPoles in 2 shards."""
     found = []
-    with contextlib.closing(_sharded([_CARTPOLE] * 256, 2, 1)()) as mode:
+    with contextlib.closing(_sharded([CARTPOLE] * 256, 2, 1)()) as mode:
         mode.run(bench.effort.seconds)
         for _ in range(bench.effort.repeats):
             cpu = time.process_time()
@@ -241,14 +244,23 @@ class LinearPolicy:
 class _CollectorMode(Mode):
     """Batches of a `Collector` over CartPoles, `num_steps` of each env."""
 
-    def __init__(self, name: str, num_envs: int, num_steps: int, *, over_ray: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        num_envs: int,
+        num_steps: int,
+        *,
+        over_ray: bool,
+        env_fn: EnvFn = CARTPOLE,
+        num_workers: str | None = None,
+    ) -> None:
         super().__init__(name)
-        backend = RayOptions(num_shards=2, cpus_per_shard=1)
+        backend = RayOptions(num_shards=2, cpus_per_shard=1, num_workers=num_workers)
         options: dict[str, Any] = {"backend": backend} if over_ray else {"num_workers": 2}
         policy: dict[str, Any] = (
             {"where": "shards", "make_policy": LinearPolicy} if over_ray else {"policy": LinearPolicy()}
         )
-        self._envs = VectorEnv([_CARTPOLE] * num_envs, **options)
+        self._envs = VectorEnv([env_fn] * num_envs, **options)
         self._batches = Collector(self._envs, **policy, batch_steps=num_envs * num_steps, time_major=True, seed=0)
 
     def run(self, seconds: float) -> Window:
@@ -272,6 +284,34 @@ def collector_ratio(num_envs: int, num_steps: int, bench: Bench) -> Readings:
         functools.partial(mode, "local", over_ray=False), functools.partial(mode, "shards", over_ray=True)
     )
     return (_ratios(rounds, "shards", "local"),)
+
+
+def plain_ratio(env_fn: EnvFn, num_envs: int, num_steps: int, bench: Bench) -> Readings:
+    """Return two readings of collectors in 2 shards, whose workers are chosen, next to plain actors.
+
+    Args:
+        env_fn: constructor of an env.
+        num_envs: envs of a shard.
+        num_steps: steps of each env in a batch.
+        bench: of the row.
+
+    Returns:
+        Transitions per second divided by those of plain actors; CPU time of the driver per transition minus theirs, in
+        microseconds.
+    """
+    ours = functools.partial(
+        *(_CollectorMode, "shards", 2 * num_envs, num_steps), over_ray=True, env_fn=env_fn, num_workers="auto"
+    )
+    plain = functools.partial(
+        *(PlainActorMode, env_fn, LinearPolicy), num_shards=2, num_envs=num_envs, num_steps=num_steps
+    )
+    rounds = bench.take_turns(plain, ours)
+
+    def cpu_us(window: Window) -> float:
+        return 1e6 * window.cpu_seconds / window.steps
+
+    more = [cpu_us(windows["shards"]) - cpu_us(windows["plain actors"]) for windows in rounds]
+    return _ratios(rounds, "shards", "plain actors"), more
 
 
 # ---- deaths ----------------------------------------------------------------------------------
@@ -301,7 +341,7 @@ def node_seconds(bench: Bench) -> Readings:
 def _seconds_after(bench: Bench, disturb: Callable[[VectorEnv], None], repeats: int, num_nodes: int = 2) -> list[float]:
     found = []
     options = RayOptions(num_shards=2, cpus_per_shard=1, placement="STRICT_SPREAD")
-    with contextlib.closing(VectorEnv([_CARTPOLE] * 32, backend=options)) as envs:
+    with contextlib.closing(VectorEnv([CARTPOLE] * 32, backend=options)) as envs:
         actions = action_batches(envs.single_action_space, envs.num_envs)
         envs.reset(seed=0)
         for _ in range(repeats):

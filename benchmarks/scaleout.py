@@ -22,8 +22,10 @@ from benchmarks.rows import Effort
 from benchmarks.simulated_cluster import simulated_cluster
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count, seconds
+from vecenv.envs.toys import BusyEnv
 from vecenv.errors import require
 from vecenv.measurement import machine
+from vecenv.measurement.target import EnvFn
 
 
 def _rows(
@@ -35,6 +37,22 @@ def _rows(
         return lambda bench: bench.readings(measure_rows, index)
 
     return [Row(name, asked, reader(index), unit, at_least) for index, (name, asked) in enumerate(promises)]
+
+
+def _plain_rows(env_fn: EnvFn, name: str, num_envs: int, num_steps: int, asked: float) -> list[Row]:
+    """Return the rows of collectors in shards next to plain actors: their speed, and the CPU time of the driver."""
+    measure_rows = functools.partial(ray_rows.plain_ratio, env_fn, num_envs, num_steps)
+    speed, cpu = "x plain actors", "us per transition"
+
+    def reader(index: int) -> Callable[[Bench], list[float]]:
+        return lambda bench: bench.readings(measure_rows, index)
+
+    return [
+        Row(f"collector, 2 shards x 1 CPU, {name}, {num_envs} envs each", asked, reader(0), speed),
+        Row(
+            f"the same, {name}, {num_envs} envs each: CPU of the driver minus plain actors'", 0.2, reader(1), cpu, False
+        ),
+    ]
 
 
 # Rows that add or remove nodes are the last ones.
@@ -71,6 +89,10 @@ _ROWS = [
         "x local collector",
         ("collector in 2 shards, CartPole-v1, 256 envs, T = 64", 0.8),
     ),
+    *_plain_rows(ray_rows.CARTPOLE, "CartPole-v1", 32, 128, 0.95),
+    *_plain_rows(ray_rows.CARTPOLE, "CartPole-v1", 128, 128, 1.0),
+    *_plain_rows(ray_rows.CARTPOLE, "CartPole-v1", 512, 64, 1.0),
+    *_plain_rows(functools.partial(BusyEnv, busy_us=1000), "busy 1 ms", 16, 16, 1.0),
     *_rows(
         ray_rows.replacement_seconds,
         "s",

@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_fallback = "python" in engine and load() is not None
         if is_fallback and item.path.parent.name == "faults" and item.path.name != "test_lossless.py":
             item.add_marker(pytest.mark.slow)
-        if "sharded_pool" in engine or (is_fallback and "serial" not in engine and "SerialPool" not in engine):
+        if engine[:1] in SHARDED or (is_fallback and "serial" not in engine and "SerialPool" not in engine):
             if (function, engine) in further and not _is_of_streams(item):
                 item.add_marker(pytest.mark.slow)
             further.add((function, engine))
@@ -95,6 +95,10 @@ def pytest_collection_finish() -> None:
     """Leave the collected tests out of garbage collections: a full one takes half a second with all of them."""
     gc.collect()
     gc.freeze()
+
+
+#: Engines of `contracts/test_pool.py` with shards.
+SHARDED = (("sharded_pool",), ("sharded_serial_pool",))
 
 
 def _engine_of(params: dict[str, Any]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from vecenv.core.pool.pool import Pool
 from vecenv.core.processes.worker_group import WorkerGroup
 from vecenv.core.recovery.action_pages import Page
 from vecenv.core.recovery.journal import Journal
+from vecenv.core.shards.shard_status import ShardStatus
 from vecenv.core.system import fork_server
 from vecenv.envs.remote import CallEnvMethod
 from vecenv.report import Verdict
@@ -44,6 +45,12 @@ def vector_env_of(manager: Any) -> VectorEnv:
 def engine_of(pool: Pool) -> Any:
     """Return the engine of a pool: an `Engine`, whose kind has further methods."""
     return pool._engine
+
+
+def shard_status_of(pool: Pool, shard: int) -> ShardStatus:
+    """Return the state of a shard, as the driver knows it."""
+    status: ShardStatus = engine_of(pool)._shards[shard]
+    return status
 
 
 def worker_group_of(pool: Pool) -> WorkerGroup:

@@ -31,6 +31,7 @@ def test_options_have_pythons_types_and_pickle() -> None:
         ({"num_shards": 0}, "num_shards: expected a whole number of at least 1, got 0"),
         ({"num_shards": True}, "num_shards: expected a whole number"),
         ({"cpus_per_shard": 1.5}, "cpus_per_shard: expected a whole number of at least 1, got 1.5"),
+        ({"num_workers": 4}, "num_workers: expected 'auto' or None, got 4; cpus_per_shard sets the number of workers"),
         ({"placement": "spred"}, r"placement: expected one of .*, got 'spred'; did you mean 'SPREAD'\?"),
         ({"placement": 3}, r"placement: expected one of .*, got 3$"),
         ({"first_bundle": -1}, "first_bundle: expected a whole number of at least 0"),

@@ -14,6 +14,8 @@ from .values.checks import check_seconds, check_whole, is_positive, nearest
 
 __all__ = ["RayOptions"]
 
+#: Options that may be None.
+_OPTIONAL = ("num_shards", "cpus_per_shard", "num_workers", "runtime_env")
 PLACEMENTS = ("SPREAD", "STRICT_SPREAD", "PACK")
 
 
@@ -36,6 +38,9 @@ class RayOptions:
         cpus_per_shard: CPUs that Ray reserves for each shard, and worker processes of each shard. None (default): the
             smallest whole number of CPUs of these nodes or bundles; if `num_shards` is more than one per node, the
             shards of a node share it.
+        num_workers: 'auto': each shard measures one of its envs, and chooses workers and threads for its CPUs; cheap
+            envs are stepped in the actor itself. The reason is in `statistics()["choice"]`. None (default):
+            `cpus_per_shard`.
         placement: 'SPREAD' (default) puts shards on different nodes where it can, 'STRICT_SPREAD' never puts two on one
             node, 'PACK' puts them on few nodes; as of Ray's placement groups.
         placement_group: a placement group of the program; each shard uses one of its bundles. A trial of Ray Tune must
@@ -53,6 +58,7 @@ class RayOptions:
 
     num_shards: int | None = None
     cpus_per_shard: int | None = None
+    num_workers: str | None = None
     placement: str = "SPREAD"
     placement_group: Any = None
     first_bundle: int = 0
@@ -65,7 +71,7 @@ class RayOptions:
     def __post_init__(self) -> None:
         for option, check in _CHECKS.items():
             value = getattr(self, option)
-            if value is not None or option not in ("num_shards", "cpus_per_shard", "runtime_env"):
+            if value is not None or option not in _OPTIONAL:
                 try:
                     object.__setattr__(self, option, check(f"RayOptions: {option}", value))
                 except ConfigError as error:
@@ -101,6 +107,12 @@ def read_backend(backend: Any, ray: Any) -> Any:
     if ray is not None:
         raise ConfigError(f"ray: only with backend='ray', and backend is {backend!r}", key="ray")
     return backend
+
+
+def _num_workers(name: str, value: Any) -> str:
+    if value != "auto":
+        raise ConfigError(f"{name}: expected 'auto' or None, got {value!r}; cpus_per_shard sets the number of workers")
+    return str(value)
 
 
 def _placement(name: str, value: Any) -> str:
@@ -140,6 +152,7 @@ _COUNT = functools.partial(check_whole, low=1)
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "num_shards": _COUNT,
     "cpus_per_shard": _COUNT,
+    "num_workers": _num_workers,
     "placement": _placement,
     "first_bundle": functools.partial(check_whole, low=0),
     "resources": _resources,

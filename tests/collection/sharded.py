@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.core.shards.model_carrier import ModelCarrier
 from vecenv import Transitions, VectorEnv
+from vecenv.core.advice.sizing import Setting
 from vecenv.core.pool.pool import Pool
 from vecenv.core.shards.carrier import Carrier
 from vecenv.core.shards.local_carrier import LocalCarrier
@@ -27,7 +28,7 @@ class ShardedVectorEnv(VectorEnv):
         env_fns: one constructor per env.
         num_shards: how many shards, of one worker each.
         carrier: the transport; None: child processes.
-        shard_timeout: as for `ShardedEngine`.
+        shard_timeout, setting: as for `ShardedEngine`.
         options: of `VectorEnv`.
     """
 
@@ -37,10 +38,11 @@ class ShardedVectorEnv(VectorEnv):
         num_shards: int = 2,
         carrier: LocalCarrier | ModelCarrier | None = None,
         shard_timeout: float = 30.0,
+        setting: Setting | None = None,
         **options: Any,
     ) -> None:
         self.carrier: Any = carrier or LocalCarrier()
-        self._num_shards, self._shard_timeout = num_shards, shard_timeout
+        self._num_shards, self._shard_timeout, self._setting = num_shards, shard_timeout, setting
         super().__init__(env_fns, **{"num_workers": 1, "context": "fork", **options})
 
     def _make_pool(self, saved: SavedState | None) -> Pool:
@@ -54,6 +56,7 @@ class ShardedVectorEnv(VectorEnv):
             adapt=recipe.adapt,
             snapshotter=recipe.snapshotter,
             shard_timeout=self._shard_timeout,
+            setting=self._setting,
         )
         self._pool = Pool(engine)
         self.env_fns = self._pool.env_fns

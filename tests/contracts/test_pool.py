@@ -30,6 +30,7 @@ from tests.broken_pickles import BrokenPickle, BrokenPickleInfo
 from tests.faults.traces import stopped, wait_until
 from tests.inside import engine_of, hub_of, opened_envs
 from tests.spaces import ALL_SPACES, FIXED_SPACES
+from vecenv.core.advice.sizing import SERIAL
 from vecenv.core.host.replay import RestoreJob
 from vecenv.core.layout.flags import Autoreset, Form, Op, RowFlag
 from vecenv.core.layout.native import load
@@ -55,12 +56,29 @@ def sharded_pool(env_fns: list[Any], options: PoolOptions, **parts: Any) -> Pool
     return Pool(ShardedEngine(env_fns, options, carrier=LocalCarrier(), num_shards=num_shards, **parts))
 
 
+def sharded_serial_pool(env_fns: list[Any], options: PoolOptions, **parts: Any) -> Pool:
+    """Make a pool of two shards, child processes that step their envs themselves; for one worker, of one shard."""
+    num_shards = 1 if options.num_workers == 1 else 2
+    options = dataclasses.replace(options, context="fork")
+    return Pool(ShardedEngine(env_fns, options, carrier=LocalCarrier(), num_shards=num_shards, setting=SERIAL, **parts))
+
+
+def _steps_in_shards(pool: Pool) -> bool:
+    """Return whether the envs live in the processes of shards."""
+    return bool(pool.shards()) and pool.statistics().num_workers == 0
+
+
 ENGINES = [
     pytest.param((engine, implementation), id=f"{name}-{implementation}", marks=marks)
-    for name, engine in (("process", ProcessPool), ("serial", SerialPool), ("sharded-local", sharded_pool))
+    for name, engine in (
+        ("process", ProcessPool),
+        ("serial", SerialPool),
+        ("sharded-local", sharded_pool),
+        ("sharded-serial", sharded_serial_pool),
+    )
     for implementation, marks in (
         ("native", pytest.mark.skipif(load() is None, reason="the extension was not built")),
-        ("python", pytest.mark.slow if name == "sharded-local" else ()),
+        ("python", pytest.mark.slow if name.startswith("sharded") else ()),
     )
 ]
 
@@ -1123,7 +1141,7 @@ def test_close_raises_the_first_of_several_errors(threads: int, open_pool: OpenP
     pool = open_pool(env_fns, num_workers=1, threads_per_worker=threads)
     with pytest.raises(ValueError, match="of env 0") as caught:
         pool.close()
-    where = "" if isinstance(pool, SerialPool) else " in worker 0"
+    where = "" if isinstance(pool, SerialPool) or _steps_in_shards(pool) else " in worker 0"
     assert caught.value.__notes__ == [f"raised by close of env 0{where}"]
 
 

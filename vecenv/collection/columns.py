@@ -147,7 +147,8 @@ class Columns:
         copy. SpaceError: its extra columns do not fit those of an earlier part.
         """
         count = part.num_rows * num_columns // self.num_rows
-        rows = np.arange(self.num_rows).reshape(-1, num_columns)[:, first_column : first_column + count].ravel()
+        columns = slice(first_column, first_column + count)
+        rows = np.arange(self.num_rows).reshape(-1, num_columns)[:, columns].ravel()
         if part._has_answer:
             if count == num_columns:
                 self._has_answer, self.extras = True, part.extras
@@ -158,10 +159,13 @@ class Columns:
         else:
             for ours, theirs in zip((*self.obs, *self.actions), (*part.obs, *part.actions)):
                 into = ours.reshape(-1, num_columns, *ours.shape[1:])
-                into[:, first_column : first_column + count] = theirs.reshape(-1, count, *theirs.shape[1:])
+                into[:, columns] = theirs.reshape(-1, count, *theirs.shape[1:])
         for name in ("rewards", "terminated", "truncated", "lost"):
-            getattr(self, name)[rows] = getattr(part, name)[:-1]
-        self.env_ids[rows] = np.where(part.env_ids < 0, -1, part.env_ids + first_env_id)
+            ours, theirs = getattr(self, name)[:-1], getattr(part, name)[:-1]
+            into = ours.reshape(-1, num_columns, *ours.shape[1:])
+            into[:, columns] = theirs.reshape(-1, count, *theirs.shape[1:])
+        ids = np.where(part.env_ids < 0, -1, part.env_ids + first_env_id)
+        self.env_ids.reshape(-1, num_columns)[:, columns] = ids.reshape(-1, count)
         if part.bootstrap is not None:
             self.put_bootstrap(rows, part.bootstrap)
         for final_rows, leaves in zip(part._final_rows, part._final_obs):
@@ -227,25 +231,28 @@ class Columns:
         if not len(by_env):
             return episode, step, returns
         sorted_ids, has_end = env_ids[by_env], ends[by_env]
-        index = np.arange(len(by_env))
         is_new_env = np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]])
-        is_start = is_new_env | np.concatenate([[True], has_end[:-1]])
+        is_start = is_new_env.copy()
+        is_start[1:] |= has_end[:-1]
+        # There are fewer parts of episodes than rows: these arrays have one value per part.
         starts = np.flatnonzero(is_start)
-        segment = np.cumsum(is_start) - 1  # index of the row's part of an episode
-        first_of_env = np.maximum.accumulate(np.where(is_new_env, segment, 0))
-        is_continued = segment == first_of_env  # a part that may have begun in an earlier batch
-        own_steps = index - starts[segment] + np.where(is_continued, self._steps[sorted_ids], 0)
-        step[by_env] = own_steps
-        own_episodes = self._episodes[sorted_ids] + segment - first_of_env
-        episode[by_env] = own_episodes
-        own_returns = np.add.reduceat(rewards[by_env], starts)[segment]
-        own_returns[is_continued] += self._returns[sorted_ids[is_continued]]
-        returns[by_env] = own_returns  # The return of the whole part is in each of its rows.
-        lasts = np.flatnonzero(np.concatenate([is_new_env[1:], [True]]))
-        ids, over = sorted_ids[lasts], has_end[lasts]
-        progress.episodes[ids] = own_episodes[lasts] + over
-        progress.steps[ids] = np.where(over, 0, own_steps[lasts] + 1)
-        progress.returns[ids] = own_returns[lasts]
+        lengths = np.diff(starts, append=len(by_env))
+        ids, is_first = sorted_ids[starts], is_new_env[starts]  # The first part may have begun in an earlier batch.
+        part = np.arange(len(starts))
+        episodes = self._episodes[ids] + part - np.maximum.accumulate(np.where(is_first, part, 0))
+        steps_before = np.where(is_first, self._steps[ids], 0)
+        sums = np.add.reduceat(rewards[by_env], starts)
+        sums[is_first] += self._returns[ids[is_first]]
+
+        step[by_env] = np.arange(len(by_env)) + np.repeat(steps_before - starts, lengths)
+        episode[by_env] = np.repeat(episodes, lengths)
+        returns[by_env] = np.repeat(sums, lengths, 0)  # The return of the whole part is in each of its rows.
+        lasts = np.flatnonzero(np.concatenate([is_first[1:], [True]]))
+        over = has_end[starts[lasts] + lengths[lasts] - 1]
+        ids = ids[lasts]
+        progress.episodes[ids] = episodes[lasts] + over
+        progress.steps[ids] = np.where(over, 0, steps_before[lasts] + lengths[lasts])
+        progress.returns[ids] = sums[lasts]
         progress.returns[ids[over]] = 0.0
         return episode, step, returns
 

@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 
 from tests.faults.traces import end
+from vecenv.core.advice.sizing import Setting
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.shards.local_carrier import LocalCarrier
@@ -17,12 +18,20 @@ from vecenv.envs.state.state import SNAPSHOTTER
 
 
 class LocalPool(Pool):
-    """A pool of two shards with a worker each that recovers; options of PoolOptions and of its failures alike.
+    """A pool of two shards that recovers; options of PoolOptions and of its failures alike.
 
-    A worker is a child of the process of its shard.
+    A shard has a worker, which is a child of its process, unless `num_cpus` or `setting` says something else.
     """
 
-    def __init__(self, env_fns: Sequence[Callable[[], Any]], *, shard_timeout: float = 30.0, **options: Any) -> None:
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        *,
+        shard_timeout: float = 30.0,
+        num_cpus: int | None = None,
+        setting: Setting | None = None,
+        **options: Any,
+    ) -> None:
         policy = {name: options.pop(name) for name in list(options) if name in PoolFailurePolicy.__dataclass_fields__}
         failures = PoolFailurePolicy(**{"on_failure": "recover", **policy})
         self.carrier = LocalCarrier()
@@ -34,6 +43,8 @@ class LocalPool(Pool):
             adapt=adapt_and_build,
             snapshotter=SNAPSHOTTER,
             shard_timeout=shard_timeout,
+            num_cpus=num_cpus,
+            setting=setting,
         )
         super().__init__(engine)
 

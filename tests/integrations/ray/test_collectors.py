@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.simulated_cluster import pool_processes
 from tests.collection.plain_loop import DiceEnv
-from tests.collection.sharded import DrawingPolicy, KillingPolicy, assert_equal
+from tests.collection.sharded import DrawingPolicy, KeptPolicy, KillingPolicy, assert_equal
+from tests.core.shards.test_envs_in_shards import EndsProcess, arm, ending_env_fns
 from tests.faults.traces import wait_until
 from tests.integrations.ray.cluster import title_of
 from tests.integrations.ray.pools import TWO_SHARDS
-from vecenv import Collector, VectorEnv
+from vecenv import Collector, RayOptions, VectorEnv
 from vecenv.envs.toys import SpaceEnv
 
 ray = pytest.importorskip("ray", exc_type=ImportError)
@@ -61,6 +63,24 @@ def test_batches_equal_those_of_a_local_policy_although_actors_die(
             assert batch.version == number + 1 and not len(batch.renewed_envs)
         assert [shard.restarts for shard in ours.shards()] == [1, 1]
         assert num_puts[0] == 4, "one for each version of the weights, for all actors"
+
+
+def test_env_that_kills_the_actor_it_is_stepped_in_changes_nothing(cluster: Any, tmp_path: Path) -> None:
+    env_fns = ending_env_fns(arm(tmp_path, 1), "kill")
+    options = RayOptions(num_shards=2, cpus_per_shard=1, num_workers="auto")
+    with (
+        VectorEnv([EndsProcess] * len(env_fns), backend="serial") as theirs,
+        VectorEnv(env_fns, backend=options) as ours,
+    ):
+        assert "steps its 3 envs in its own process" in ours.statistics().choice
+        expected = collector_of(theirs, KeptPolicy(), batch_steps=len(env_fns) * ROUNDS)
+        found = collector_of(ours, where="shards", make_policy=KeptPolicy, batch_steps=len(env_fns) * ROUNDS)
+        for _ in range(3):
+            assert_equal(next(found), next(expected))
+        assert [shard.restarts for shard in ours.shards()] == [0, 1]
+        counts = ours.statistics()
+        assert counts.replayed == 3 and counts.num_workers == 0
+        assert "vecenv worker" not in str(pool_processes())
 
 
 class StatelessPolicy:

@@ -18,6 +18,7 @@ __all__ = [
     "CONSTANTS",
     "ENDS",
     "SERIAL",
+    "SERIAL_MARGIN",
     "Gain",
     "Setting",
     "Workload",
@@ -41,7 +42,7 @@ _COMMAND_NS, _SERIAL_COMMAND_NS = 700, 500
 #: Time of a round without envs, with workers and in this thread.
 _ROUND_NS, _SERIAL_ROUND_NS = 8_000, 3_000
 #: The serial backend is chosen only if it is faster by this factor.
-_SERIAL_MARGIN = 1.1
+SERIAL_MARGIN = 1.1
 #: Factors of the constants on other machines, and the error of the model itself.
 CONSTANTS, _MODEL = (0.5, 1.0, 2.0), 1.15
 #: Least share of a core that a worker lacks from which other programs are the cause.
@@ -238,7 +239,13 @@ def widened(gains: Sequence[float]) -> Gain:
 
 
 def choose_setting(
-    workload: Workload, num_envs: int, cores: int, *, may_thread: bool, may_be_serial: bool = False
+    workload: Workload,
+    num_envs: int,
+    cores: int,
+    *,
+    may_thread: bool,
+    may_be_serial: bool = False,
+    serial_margin: float = SERIAL_MARGIN,
 ) -> Setting:
     """Choose workers and threads for a measured env.
 
@@ -248,6 +255,7 @@ def choose_setting(
         cores: how many cores the pool may use.
         may_thread: whether several envs may step at once in one process.
         may_be_serial: whether `SERIAL` may be chosen.
+        serial_margin: it is chosen only if it is faster by this factor.
     """
     setting = Setting(min(num_envs, cores))
     if workload.is_waiting:
@@ -260,7 +268,7 @@ def choose_setting(
         setting = min(setting, waiting, key=lambda one: round_ns(workload, num_envs, one, cores))
     if may_be_serial:
         serial_ns = round_ns(workload, num_envs, SERIAL, cores)
-        if serial_ns * _SERIAL_MARGIN < round_ns(workload, num_envs, setting, cores):
+        if serial_ns * serial_margin < round_ns(workload, num_envs, setting, cores):
             return SERIAL
     return setting
 

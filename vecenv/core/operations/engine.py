@@ -303,6 +303,10 @@ class Engine(WorkerDirectory):
             KeyboardInterrupt: Ctrl-C during an env's operation; the command of that env is cancelled.
         """
 
+    def running(self) -> int:
+        """Return the step_id of the command that an env of this process runs; 0: none does. Any thread may ask."""
+        return 0
+
     def handle(self, event: Event | WorkerTimeoutError) -> None:
         """Record the failure that an event of a wait reports, if it reports one, for `repair`.
 

@@ -869,7 +869,7 @@ class Pool:
         found.update(self._engine.statistics())
         found.setdefault("num_workers", 0)
         found.setdefault("threads_per_worker", 1)
-        found["choice"] = self.options.choice
+        found.setdefault("choice", self.options.choice)
         hub, opened = self._hub, self._envs  # once: another thread may open or close the pool between two reads
         if not self._lifecycle.is_started or hub is _NOT_OPEN or opened is _NOT_OPEN:
             workers = read_workers((), (), 1, None, {}, 0)

@@ -3,11 +3,15 @@
 Layouts, rows, hosts and autoresets are those of `ProcessEngine`; only the worker processes are missing. An env that
 hangs is interrupted by a timer if the pool is used in the main thread. In other threads nothing interrupts it, and a
 crash of an env ends the program.
+
+A shard may use this engine, too. Then the envs are a part of those of a driver, which restores them when they end the
+process of the shard. Messages are pickled for the driver, and records are kept, as in a worker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import select
 import signal
@@ -17,28 +21,30 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import DifferentSpacesError, WorkerTimeoutError, add_notes
+from ...errors import DifferentSpacesError, WorkerTimeoutError
 from ...own_log import own_logger
 from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.host import Host, close_all
-from ..host.replay import Snapshotter
+from ..host.replay import RestoreJob, Snapshotter
 from ..layout.commands import Commands
 from ..layout.counters import CountersPlan
 from ..layout.flags import Op
-from ..layout.messages import Reply, copy_payload, copy_reply, copy_value, describe_place
+from ..layout.messages import Reply, copy_payload, copy_reply, copy_value, dump_reply, pack_error, unpack_error
 from ..layout.native import implementation
 from ..operations.engine import Engine, EnvSpaces, OpenedEnvs, ResumeLike
 from ..operations.requests import Requests
 from ..operations.waiter import Waiter
 from ..options import PoolOptions
 from ..parent.hub import Hub, NativeHub, Refusal
+from ..parent.inbox import Listener
 from ..parent.watchdog import Watchdog
 from ..processes.builder import build_env, check_distinct
 from ..processes.worker_main import Attach, find_difference, make_slot, properties_of
 from ..recovery.policy import OUTCOMES
 from ..system.clock import now_ns
 from ..system.descriptor import Descriptor
+from ..system.module_files import ModuleFiles, end_start, note_modules, noted_modules
 from ..system.monitor_files import MonitorFile
 from ..system.process_stat import started_at
 from ..system.segment import Segment, private_segment
@@ -46,6 +52,7 @@ from ..system.signals import signals_deferred
 from .monitor import WorkerTable, announce
 from .pool import Pool
 from .starting import StartProgress
+from .worker_starts import note_place
 
 __all__ = ["SerialEngine", "SerialPool"]
 
@@ -77,7 +84,8 @@ class _LocalSlot:
         self.watch, self.count_step, self.touch = slot.watch, slot.count_step, slot.touch
         self.keep_records, self.records, self.resume = slot.keep_records, slot.records, slot.resume
         self.start_digest, self.add_to_digest = slot.start_digest, slot.add_to_digest
-        self.present_record = slot.present_record
+        self.present_record, self.schedule_snapshot = slot.present_record, slot.schedule_snapshot
+        self.is_snapshot_due = slot.is_snapshot_due
         self.send_message = box.up.append
         self.take_payload = lambda: box.down.pop(hub.pending(0)[2])
 
@@ -118,6 +126,9 @@ class SerialEngine(Engine):
         snapshotter: compares an env before and after a call; its calls are repeated when the env is built again. It
             also captures the states of envs that are saved.
         resume: as for `Engine`.
+        first_env_id, files: as for `ProcessEngine`.
+        listener: receives the reports about restore points and restored envs, if these envs are a part of those of
+            another pool; None: they are not.
     """
 
     runs_here = True
@@ -130,9 +141,16 @@ class SerialEngine(Engine):
         adapt: Callable[[Any], Any] | None = None,
         snapshotter: Snapshotter | None = None,
         resume: ResumeLike | None = None,
+        first_env_id: int = 0,
+        files: ModuleFiles | None = None,
+        listener: Listener | None = None,
     ) -> None:
         super().__init__(env_fns, options, snapshotter, resume)
         self._adapt = adapt or _identity
+        self._first_env_id = first_env_id
+        self._has_predecessor = files is not None
+        self.files = files or ModuleFiles()
+        self._listener = listener
         self._check_not_closing: Callable[[str], object] = _ignore
         self._envs: dict[int, Any] = {}
         self._built: list[Any] = []  # the results of `env_fns`, before `adapt`
@@ -150,7 +168,7 @@ class SerialEngine(Engine):
     def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
         self._check_not_closing = check_not_closing
         options = self.options
-        rngs = self._rngs = GlobalRngs(entropy=options.rng_entropy)
+        rngs = self._rngs = GlobalRngs(self._first_env_id, options.rng_entropy)
         self._imports.enter_context(torch_imports)
         progress = StartProgress(self.num_envs)
         with rngs:  # constructors do not touch the caller's global generators
@@ -159,12 +177,12 @@ class SerialEngine(Engine):
                 try:
                     self._envs[env_id] = build_env(env_fn, self._keep_and_adapt, rngs.of(env_id))
                 except Exception as error:
-                    add_notes(error, [describe_place({"env_ids": [env_id], "op": "construct"})])
+                    note_place(error, {"env_ids": [env_id], "op": "construct"}, self._first_env_id)
                     raise
                 progress.show(lambda: len(self._envs))
-        check_distinct(dict(enumerate(self._built)))
+        check_distinct(dict(enumerate(self._built)), self._first_env_id)
         spaces = EnvSpaces.of(self._envs[0], options).copy()
-        check_same_spaces(self._envs)
+        check_same_spaces(self._envs, self._first_env_id)
         plan = spaces.plan_arena(self.num_envs, 1, self.num_envs, options)
         memory = private_segment(plan.nbytes)
         plan.write_header(memory)
@@ -175,18 +193,24 @@ class SerialEngine(Engine):
         self._hub = hub
         self._host = Host(
             *(slot, self._envs, plan, options.autoreset, rngs, options.infos),
-            is_callers=True,
-            dump_reply=copy_reply,
+            is_callers=self._listener is None,
+            dump_reply=copy_reply if self._listener is None else dump_reply,
         )
         limit = options.failures.exception_limit
         if limit is not None:
             timings = plan.counters.timings(counters)
             caught = CaughtExceptions(limit, self._build_again, rngs, timings, self.snapshotter)
             self._host.catch_exceptions(caught, self.snapshotter)
+        if self._listener is not None and options.failures.recovers:
+            self._host.keep_records(self.snapshotter)
         resume = self._read_resume(spaces, chosen)
+        jobs = self._compare_files({} if resume is None else resume.restore_jobs)
         if resume is not None:
             resume.write_records(plan, memory)
-            self._host.restore(resume.restore_jobs, self._rebuild, self.snapshotter)
+            if limit is not None:
+                for env_id, job in jobs.items():
+                    caught.note_earlier_failures(env_id, job.num_failures)
+            self._host.restore(jobs, self._rebuild, self.snapshotter)
         return OpenedEnvs(
             spaces=spaces,
             properties=copy_value(properties_of(self._envs[0])),
@@ -195,9 +219,34 @@ class SerialEngine(Engine):
             memory=memory,
             counters=counters,
             hub=hub,
-            listener=None if resume is None else _log_outcome,
+            listener=self._listener or (None if resume is None else _log_outcome),
             dump_payload=copy_payload,
+            first_env_id=self._first_env_id,
         )
+
+    def _compare_files(self, jobs: dict[int, RestoreJob]) -> dict[int, RestoreJob]:
+        """Compare the modules of this process with those of a predecessor; return the jobs with what is known of that.
+
+        If there is no predecessor, the modules are noted for a successor.
+        """
+        if self._listener is None:
+            return jobs
+        note_modules()
+        end_start()
+        files = noted_modules()
+        if not self._has_predecessor:
+            self.files.add(files)
+            return jobs
+        changed = self.files.changed(files)
+        new = self.files.describe_new(changed)
+        if new:
+            _LOG.warning(
+                "the successor of a shard has loaded other code, for these files have changed: %s. Its envs run the "
+                "new code, and recovered rows are marked 'unproven'",
+                new,
+            )
+        about: dict[str, Any] = {"has_changed_code": bool(changed), "code_since_ns": self.files.began_ns}
+        return {env_id: dataclasses.replace(job, **about) for env_id, job in jobs.items()}
 
     def _open_counters(self, plan: CountersPlan, *, is_native: bool) -> Any:
         """Return the memory of the counters; announce the pool, if that is wanted."""
@@ -257,6 +306,10 @@ class SerialEngine(Engine):
                 else:
                     close_all(env.close for env in self._envs.values())
         except Exception as error:
+            if self._listener is not None and self._host is not None and self._host.failed_to_close is not None:
+                where = {"env_ids": [self._host.failed_to_close], "op": "close"}
+                error = unpack_error(pack_error(error), first_env_id=self._first_env_id, **where)
+                note_place(error, where, self._first_env_id)
             return error
         finally:
             with signals_deferred():
@@ -292,7 +345,7 @@ class SerialEngine(Engine):
 
     def _serve_within_limits(self, host: Host) -> None:
         can_interrupt = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
-        if not self.options.limits.has_any() or not can_interrupt:
+        if not self.options.limits.has_any() or not can_interrupt or self._listener is not None:
             host.serve()
             return
         began_ns = now_ns()
@@ -322,6 +375,11 @@ class SerialEngine(Engine):
             self._set_timer()
             raise
 
+    def running(self) -> int:
+        hub = self._hub
+        state = None if hub is None else hub.state(0)
+        return 0 if state is None or state.op == Op.NONE else state.step_id
+
     # ---- envs and workers ----------------------------------------------------------------------
 
     def expose(self) -> list[Any]:
@@ -345,13 +403,13 @@ class SerialPool(Pool):
         super().__init__(SerialEngine(env_fns, options, **others))
 
 
-def check_same_spaces(envs: dict[int, Any]) -> None:
-    """Raise DifferentSpacesError for the first env whose spaces differ from env 0's."""
+def check_same_spaces(envs: dict[int, Any], first_env_id: int = 0) -> None:
+    """Raise DifferentSpacesError for the first env whose spaces differ from env 0's; env 0 has `first_env_id`."""
     for env_id, env in envs.items():
-        found = find_difference(envs[0], env, 0)
+        found = find_difference(envs[0], env, first_env_id)
         if found is not None:
             name, text = found
-            raise DifferentSpacesError(f"env {env_id}: {text}", path=name)
+            raise DifferentSpacesError(f"env {first_env_id + env_id}: {text}", path=name)
 
 
 def _log_outcome(reply: Reply, is_answered: bool) -> None:

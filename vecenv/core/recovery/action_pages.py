@@ -86,9 +86,12 @@ class Page:
 
     @classmethod
     def blank_rows(cls, num_envs: int, like: tuple[Array, ...], form: int, nbytes: int) -> Page:
-        """Return an empty page of about `nbytes` for requests to some envs; it holds at least one row per env."""
+        """Return an empty page of about `nbytes` for requests to some envs.
+
+        It holds at least one row per env, and at least the rows of `like`.
+        """
         row_nbytes = 8 + _REQUEST_NBYTES + sum(leaf.nbytes // len(leaf) for leaf in like)
-        capacity = max(num_envs, min(1 << 14, nbytes // row_nbytes))
+        capacity = max(num_envs, *map(len, like), min(1 << 14, nbytes // row_nbytes))
         columns = tuple(np.empty((capacity, *leaf.shape[1:]), leaf.dtype) for leaf in like)
         return cls(num_envs, columns, form, np.empty(capacity, np.int64), None)
 

@@ -11,6 +11,7 @@
     shard_link           numbered requests to one shard, each executed exactly once
     carrier              the interface to the transport; local_carrier: child processes
     shard                the other end: a pool that executes numbered requests
+    shard_engine         the engine of this pool: worker processes, or the process of the shard
     requests             the contents of a request
     shard_times          times of envs and workers in shards, joined
     frames               replies as flat buffers, which travel in pieces

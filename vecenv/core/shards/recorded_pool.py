@@ -52,6 +52,7 @@ class RecordedPool:
         self.autoreset: Autoreset = pool.options.autoreset
         self.obs: tuple[Array, ...] = ()
         self._executed: list[Steps | Commands] = []
+        self._rounds: list[tuple[Array, ...]] = []  # actions of the newest steps of all envs, which become one record
         self.next_step_id = 1
 
     def begin(self, step_id: int) -> None:
@@ -62,19 +63,26 @@ class RecordedPool:
     def step(self, leaves: tuple[Array, ...]) -> Batch:
         """Step all envs; return their rows, ordered by env_id. `leaves`: one array (n, *S) per action leaf."""
         self._pool.send_leaves(leaves)
-        self._record_steps(None, leaves)
+        self._rounds.append(tuple(leaf.copy() for leaf in leaves))
+        self.next_step_id += self.num_envs
         return self._receive(None)
 
     def send(self, leaves: tuple[Array, ...], env_ids: Array) -> None:
         """Begin to step some envs; `recv` returns their rows. `leaves`: (B, *S), `env_ids`: int64 (B,)."""
         self._pool.send_leaves(leaves, env_ids, ordered=False)
-        self._record_steps(env_ids + self.first_env_id, leaves)
-
-    def _record_steps(self, env_ids: Array | None, leaves: tuple[Array, ...]) -> None:
-        step_ids = range(self.next_step_id, self.next_step_id + (self.num_envs if env_ids is None else len(env_ids)))
+        self._join_rounds()
+        first, self.next_step_id = self.next_step_id, self.next_step_id + len(env_ids)
         copies = tuple(leaf.copy() for leaf in leaves)
-        self._executed.append(Steps(step_ids, env_ids, copies, int(Form.NATIVE)))
-        self.next_step_id = step_ids.stop
+        step_ids = range(first, self.next_step_id)
+        self._executed.append(Steps(step_ids, env_ids + self.first_env_id, copies, int(Form.NATIVE)))
+
+    def _join_rounds(self) -> None:
+        """Make one record of the newest steps of all envs: it is pickled and read in the time of a single step."""
+        if self._rounds:
+            first = self.next_step_id - len(self._rounds) * self.num_envs
+            leaves = tuple(np.concatenate(parts) for parts in zip(*self._rounds))
+            self._executed.append(Steps(range(first, self.next_step_id), None, leaves, int(Form.NATIVE)))
+            self._rounds.clear()
 
     def reset(self, env_ids: Array, seeds: Sequence[int] | None = None) -> None:
         """Begin to reset some envs; `recv` returns their first observations. `seeds`: one per env; None: no seeds."""
@@ -82,6 +90,7 @@ class RecordedPool:
         arguments, effects = (_NO_SEED, Effect.ONCE) if seeds is None else (seeds, Effect.SEEDS)
         commands = Commands.of(Op.RESET, env_ids, flags=flags, arguments=arguments, effects=effects)
         commands.number(self.next_step_id)
+        self._join_rounds()
         self._pool.send_commands(commands)
         self.next_step_id += len(commands)
         commands.table["env_id"] += self.first_env_id
@@ -111,6 +120,7 @@ class RecordedPool:
 
     def take_executed(self) -> list[Steps | Commands]:
         """Return the commands since the last call. All of them are answered then, or cancelled."""
+        self._join_rounds()
         executed, self._executed = self._executed, []
         return executed
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...statistics import EnvTimes, WorkerTimes
+from ..advice.sizing import Setting
 from ..layout.commands import Commands, RestorePoint
 from ..layout.messages import Outcome
 from ..layout.spec import Array
@@ -43,11 +44,11 @@ PackedError = tuple[bytes | None, str, str, str]
 
 
 class Steps(NamedTuple):
-    """One step per env; see `Pool.send_leaves`.
+    """Steps of envs; see `Pool.send_leaves`. A request has at most one per env, and the record of a task any number.
 
     Attributes:
         step_ids: their numbers: a range, or int64 (n,), increasing.
-        env_ids: int64 (n,), None for all envs of the shard.
+        env_ids: int64 (n,), None for all envs of the shard; in a record, for all of them again and again.
     """
 
     step_ids: range | Array
@@ -198,6 +199,8 @@ class ShardBoot:
         resume: the state of the envs in its predecessor, or in another pool; None: the envs are new.
         is_one_by_one: whether the unanswered commands of its predecessor run one after the other: the next one is sent
             to its env once the driver has all earlier answers. So the driver knows which command ends a shard.
+        num_cpus: CPUs for which the shard chooses its workers; None: `options` say how many workers there are.
+        setting: the workers that its predecessor has chosen, or the driver; None: nothing was chosen before.
     """
 
     env_fns: bytes
@@ -213,6 +216,8 @@ class ShardBoot:
     files: ModuleFiles | None = None
     resume: Resume | None = None
     is_one_by_one: bool = False
+    num_cpus: int | None = None
+    setting: Setting | None = None
 
 
 @dataclass
@@ -222,6 +227,9 @@ class ShardReport:
     Attributes:
         observation_space, action_space, reward_space, properties, implementation: of its env 0, see `Pool`.
         files: the files of the modules of its workers.
+        setting: the workers that it has chosen; None: nothing was chosen.
+        choice: the reason, as of `PoolOptions`.
+        step_seconds: measured duration of a step; 0 if none was measured.
     """
 
     observation_space: Any
@@ -231,3 +239,6 @@ class ShardReport:
     implementation: str
     files: ModuleFiles
     log_frames: Sequence[bytes] = ()
+    setting: Setting | None = None
+    choice: str = ""
+    step_seconds: float = 0.0

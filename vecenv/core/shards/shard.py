@@ -1,15 +1,15 @@
 """Shard: the other end of a link, in another process: a pool that executes numbered requests exactly once.
 
-Request -> its operations -> Pool -> worker processes
+Request -> its operations -> Pool -> worker processes, or envs in this process
 Frame   <- rows and messages <- Pool.recv, until there are enough rows, or `wait_seconds` have passed
 
 A task takes the place of the driver for a while: it commands the envs by itself. Until it has ended, replies are empty.
+An empty reply is a heartbeat. Where envs run in this process, none is sent while an env hangs: the driver notices that.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import pickle
 from collections import deque
@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import WorkerError, WorkerTimeoutError, locate, place_of
 from ...gymnasium_api.registrations import apply_registrations
-from ...values.pickling import adopt_main, dump_message, load_with_main
+from ...values.pickling import adopt_main, dump_message
 from ..layout import messages
 from ..layout.commands import Commands, RestorePoint
 from ..layout.flags import Form
@@ -28,7 +28,6 @@ from ..layout.messages import Reply
 from ..layout.spec import Array
 from ..parent.batch import Batch
 from ..pool.pool import Pool
-from ..pool.process import ProcessEngine
 from ..system.log_records import LogCollector
 from ..system.module_paths import import_from
 from .frames import FrameKind, FrameLayout, pack_bare
@@ -50,13 +49,14 @@ from .requests import (
     Steps,
     TaskReply,
 )
+from .shard_engine import make_shard_engine
 from .task_runner import TaskRunner
 
 __all__ = ["Shard"]
 
 
 class Shard:
-    """A pool of worker processes that executes the requests of a driver.
+    """A pool that executes the requests of a driver.
 
     Args:
         boot: a pickled `ShardBoot`.
@@ -76,6 +76,7 @@ class Shard:
         self._is_resuming = False  # whether unanswered commands of the predecessor may wait to be sent
         self._one_by_one: deque[Op] = deque()  # operations that run one after the other
         self._deferred: list[Op] = []  # operations that follow
+        self._running = 0  # the command that an env of this process was in at the last heartbeat
         self._shared: deque[Any] = deque()  # values that operations refer to which were not applied yet
 
     @classmethod
@@ -110,16 +111,7 @@ class Shard:
                 self._deferred.append(queued)
             jobs = boot.resume.restore_jobs
             boot.resume.restore_jobs = {env_id - boot.first_env_id: job for env_id, job in jobs.items()}
-        self._engine = ProcessEngine(
-            list(load_with_main(boot.env_fns).values()),
-            dataclasses.replace(boot.options, worker_init=load_with_main(boot.worker_init)),
-            adapt=load_with_main(boot.adapt),
-            snapshotter=load_with_main(boot.snapshotter),
-            first_env_id=boot.first_env_id,
-            resume=boot.resume,
-            files=boot.files,
-            listener=self._attach_report,
-        )
+        self._engine, setting, step_seconds = make_shard_engine(boot, self._attach_report)
         pool = Pool(self._engine)
         pool.start()
         self._recorded = RecordedPool(pool, boot.first_env_id)
@@ -135,6 +127,9 @@ class Shard:
             *(pool.properties, pool.implementation),
             self._engine.files,
             self._take_log_frames(),
+            setting,
+            self._engine.options.choice,
+            step_seconds,
         )
 
     def close(self) -> None:
@@ -222,8 +217,16 @@ class Shard:
         return self._tasks.is_running and not self._pool.closed
 
     def _await_task(self, request: Request) -> bytearray:
-        """Return the frame of a task that has ended, or an empty one if none ends within `wait_seconds`."""
+        """Return the frame of a task that has ended, or an empty one if none ends within `wait_seconds`.
+
+        The latter waits for an env of this process that was in the same command at the heartbeat before.
+        """
         attachment = self._tasks.take(request.wait_seconds)
+        while attachment is None and (running := self._engine.running()):
+            before, self._running = self._running, running
+            if running != before:
+                break
+            attachment = self._tasks.take(request.wait_seconds)
         return pack_bare(request.seq, FrameKind.EXECUTED, attachment or b"", self._num_steps)
 
     def _apply_all(self, ops: Sequence[Op]) -> None:

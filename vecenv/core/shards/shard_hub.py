@@ -255,7 +255,9 @@ class ShardHub(Hub):
             for op in reply.executed:
                 if isinstance(op, Steps):
                     self._journal.continue_from(int(op.step_ids[0]))
-                    env_ids = self._all_ids[mine] if op.env_ids is None else op.env_ids
+                    env_ids = op.env_ids
+                    if env_ids is None:
+                        env_ids = np.resize(self._all_ids[mine], len(op.step_ids))
                     self._journal.note_steps(op.leaves, env_ids, op.form)
                 else:
                     self._journal.continue_from(int(op.table["step_id"][0]))

@@ -51,10 +51,10 @@ class ShardStarts:
         carrier: starts processes.
         shards: the state of each shard.
         log_records: gets the log records of reports.
-        shard_timeout, replace_timeout: as for `ShardedEngine`.
+        shard_timeout, replace_timeout, num_cpus: as for `ShardedEngine`.
 
     Attributes:
-        carrier, shards, log_records, shard_timeout, replace_timeout: as given.
+        carrier, shards, log_records, shard_timeout, replace_timeout, num_cpus: as given.
         known: the objects of `__main__` that all shards have, by name; see `pickling.dump_message`.
     """
 
@@ -70,6 +70,7 @@ class ShardStarts:
         log_records: ShardLogRecords,
         shard_timeout: float,
         replace_timeout: float,
+        num_cpus: int | None,
     ) -> None:
         self._env_fns = env_fns
         self._adapt = adapt
@@ -78,7 +79,7 @@ class ShardStarts:
         self.carrier = carrier
         self.shards = shards
         self.log_records = log_records
-        self.shard_timeout, self.replace_timeout = shard_timeout, replace_timeout
+        self.shard_timeout, self.replace_timeout, self.num_cpus = shard_timeout, replace_timeout, num_cpus
         self._report: ShardReport | None = None  # report of shard 0
         self._files: dict[int, ModuleFiles] = {}  # module files of each shard's first process
         self._pickled: dict[str, bytes] = {}  # parts of the plan for all shards, with which successors start, too
@@ -130,6 +131,8 @@ class ShardStarts:
             self._compare(shard, report)
             self._failures.forget(self.shards[shard].env_ids)
             self._files[shard] = report.files
+            status = self.shards[shard]
+            status.setting, status.choice, status.step_seconds = report.setting, report.choice, report.step_seconds
         return first
 
     def pickles_of(self, shard: int) -> dict[str, Any]:
@@ -203,6 +206,8 @@ class ShardStarts:
             files=self._files.get(shard),
             resume=resume,
             is_one_by_one=status.is_one_by_one,
+            num_cpus=self.num_cpus,
+            setting=status.setting,
         )
         return pickle.dumps(boot, protocol=5)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ...errors import WorkerDiedError, locate
+from ..advice.sizing import SERIAL, Setting
 from ..layout.commands import Command
 from ..layout.flags import Op
 from ..processes.worker_main import describe_envs
@@ -53,6 +54,9 @@ class ShardStatus:
         error: if it is dead: an exception that is raised once, in place of a WorkerDiedError.
         exitcode: of its last process.
         counts, counts_before: its counts of failures, and the sums of those of its predecessors.
+        setting: the workers of its process, as chosen; None: nothing was chosen.
+        choice: the reason.
+        step_seconds: see `ShardReport`.
     """
 
     shard: int
@@ -70,11 +74,24 @@ class ShardStatus:
     exitcode: int | None = None
     counts: dict[str, int] = field(default_factory=dict)
     counts_before: dict[str, int] = field(default_factory=dict)
+    setting: Setting | None = None
+    choice: str = ""
+    step_seconds: float = 0.0
 
     @property
     def name(self) -> str:
         """The shard and its envs, for messages."""
         return f"shard {self.shard} ({describe_envs(self.env_ids)})"
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether its envs run in worker processes."""
+        return self.setting != SERIAL
+
+    def add_workers(self, num_cpus: int, reason: str) -> None:
+        """Have successors run the envs in workers."""
+        self.setting = Setting(min(num_cpus, len(self.env_ids)))
+        self.choice = f"{self.setting} for {len(self.env_ids)} envs; {reason}"
 
     def take_error(self) -> Exception:
         """Return the error of a dead shard: first the one that was raised, then one that says so.

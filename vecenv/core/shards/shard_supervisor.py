@@ -17,7 +17,7 @@ from ..operations.waiter import Waiter
 from ..parent.hub import SlotState
 from ..pool.starting import is_lasting
 from ..recovery.policy import Recovery
-from ..recovery.resume import make_resume
+from ..recovery.resume import Resume, make_resume
 from ..system.clock import NEVER_NS, now_ns
 from ..system.signals import signals_deferred
 from .carrier import Lost
@@ -36,6 +36,8 @@ _NS = 1_000_000_000
 _PAUSE_NS = 500_000_000
 #: Longest time until a process that is being started is noticed to be placed.
 _LOOK_NS = 1_000_000_000
+#: Share of `shard_timeout` that the repetition of commands may take without a heartbeat.
+_RESTORE_SHARE = 0.25
 #: Counts that shards keep by themselves; the recovery of the driver has all others.
 _COUNTS = ("restarts", "recycled", "workers_added")
 
@@ -116,6 +118,9 @@ class ShardSupervisor:
             self._give_up(shard, error)
             return
         now = now_ns()
+        window_ns = self._open_recovery.policy.restart_window * _NS
+        if not status.has_workers and (not was_serving or (status.lost_ns and now - status.lost_ns < window_ns)):
+            status.add_workers(self._num_cpus, "its process was lost repeatedly, perhaps by an env")
         if was_serving:
             status.lost_ns = now
         elif now - status.lost_ns > self._starts.replace_timeout * _NS:
@@ -188,11 +193,22 @@ class ShardSupervisor:
             queued = self._unanswered(shard)
             jobs = self._requests.new_jobs(status.env_ids, queued)
             resume = make_resume(recovery, self._hub.read_records(status.env_ids), queued, jobs)
+            if not status.has_workers and not self._is_soon_restored(status, resume):
+                status.add_workers(self._num_cpus, "its process was lost, and many commands are repeated")
             self._begin_again(shard)
             recovery.begin_restoring(status.why, status.lost_ns, resume.restore_jobs)
             self._starts.start(shard, self._hub.info_keys, resume, state=ShardState.BUILDING)
             status.run_in_turn = {(one.env_id, one.step_id) for one in queued if status.is_one_by_one}
             status.num_replaced += 1
+
+    def _is_soon_restored(self, status: ShardStatus, resume: Resume) -> bool:
+        """Return whether a process can restore its envs without workers, and thus without a heartbeat meanwhile."""
+        num_repeated = sum(len(plan.entries) for job in resume.restore_jobs.values() for plan in job.attempts[:1])
+        return num_repeated * status.step_seconds < _RESTORE_SHARE * self._starts.shard_timeout
+
+    @property
+    def _num_cpus(self) -> int:
+        return self._starts.num_cpus or 1
 
     def _begin_again(self, shard: int, *, is_new: bool = False) -> None:
         status = self._shards[shard]

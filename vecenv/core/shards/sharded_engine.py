@@ -1,4 +1,4 @@
-"""ShardedEngine: envs in shards, which a carrier starts somewhere; each shard has worker processes of its own.
+"""ShardedEngine: envs in shards, which a carrier starts somewhere; a shard has workers, or steps its envs itself.
 
     ShardedEngine -> ShardStarts, ShardSupervisor -> Carrier    processes of shards
                   -> ShardHub -> ShardLink -> Carrier           commands, rows and messages
@@ -17,6 +17,7 @@ from typing import Any
 
 from ...errors import StateError, WorkerTimeoutError
 from ...statistics import EnvTimes, ShardInfo, WorkerTimes
+from ..advice.sizing import Setting
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.spec import Spec
@@ -62,6 +63,9 @@ class ShardedEngine(Engine):
         adapt, snapshotter, resume: as for `ProcessEngine`.
         shard_timeout: seconds without any reply, also no heartbeat, after which a shard counts as lost.
         replace_timeout: seconds within which the successor of a lost shard must be placed.
+        num_cpus: CPUs of a shard. If they are given, each shard measures one of its envs and chooses workers for these
+            CPUs, or steps its envs in its own process; `num_workers` is not used. None: `options` say it.
+        setting: the workers of every shard at the start, instead of a measurement; None: there is no such choice.
     """
 
     def __init__(
@@ -76,13 +80,15 @@ class ShardedEngine(Engine):
         resume: ResumeLike | None = None,
         shard_timeout: float = 30.0,
         replace_timeout: float = 300.0,
+        num_cpus: int | None = None,
+        setting: Setting | None = None,
     ) -> None:
         super().__init__(env_fns, options, snapshotter, resume)
         self.end_if_unclosed = carrier.end_if_unclosed
         self._carrier = carrier
         self._adapt = adapt or _identity
         self._shares = split_evenly(self.num_envs, min(num_shards, self.num_envs))
-        self._shards = [ShardStatus(shard, share) for shard, share in enumerate(self._shares)]
+        self._shards = [ShardStatus(shard, share, setting=setting) for shard, share in enumerate(self._shares)]
         self._action_spec: Spec | None = None
         self._last_counts: dict[str, Any] = {}  # the counts at the end
         self._times = ShardTimes(self._shares)
@@ -98,6 +104,7 @@ class ShardedEngine(Engine):
             log_records=self._log_records,
             shard_timeout=shard_timeout,
             replace_timeout=replace_timeout,
+            num_cpus=num_cpus,
         )
         self._hub: ShardHub | None = None
         self._supervisor: ShardSupervisor | None = None
@@ -259,10 +266,29 @@ class ShardedEngine(Engine):
         found["shard_calls"] = sum(link.num_calls for link in hub.links)
         found["bytes_up"] = sum(link.bytes_up for link in hub.links)
         found["bytes_down"] = sum(link.bytes_down for link in hub.links)
+        settings = [status.setting for status in self._shards if status.setting is not None]
+        if settings:
+            found["num_workers"] = sum(setting.num_workers for setting in settings)
+            found["threads_per_worker"] = max(setting.threads_per_worker for setting in settings)
+            found["choice"] = self._describe_choices()
+            return found
         if isinstance(self.options.num_workers, int):  # else each shard decides for itself
             found["num_workers"] = sum(min(self.options.num_workers, len(share)) for share in self._shares)
         found["threads_per_worker"] = self.options.threads_per_worker
         return found
+
+    def _describe_choices(self) -> str:
+        """Return the reason of the choice of workers; if shards differ, one for each setting."""
+        first_of: dict[Setting | None, ShardStatus] = {}
+        for status in self._shards:
+            first_of.setdefault(status.setting, status)
+        if len(first_of) == 1:
+            return self._shards[0].choice
+        found = []
+        for setting, first in first_of.items():
+            shards = [str(status.shard) for status in self._shards if status.setting == setting]
+            found.append(f"shard{'s' if len(shards) > 1 else ''} {', '.join(shards)}: {first.choice}")
+        return "; ".join(found)
 
     def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
         """Return the times that all shards have sent last; None until each one has."""

@@ -345,6 +345,7 @@ def make_ray_engine(
     return ShardedEngine(
         fns,
         dataclasses.replace(options, num_workers=placement.cpus_per_shard),
+        num_cpus=None if ray.num_workers is None else placement.cpus_per_shard,
         carrier=RayCarrier(placement),
         num_shards=placement.num_shards,
         adapt=adapt,
