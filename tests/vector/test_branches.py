@@ -9,14 +9,17 @@ import pickle
 import random
 import signal
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 import vecenv
+from tests.collection.sharded import ShardedVectorEnv
 from vecenv import ConfigError, StateError, VectorEnv, WrongTypeError
 from vecenv.envs.board import Connect4Env, GomokuEnv, TicTacToeEnv
 from vecenv.envs.toys import ToyEnv
@@ -27,8 +30,26 @@ ENGINES = {
     "threads": {"num_workers": 1, "threads_per_worker": 2},
     "raise": {"num_workers": 2, "failures": "raise"},
     "serial": {"backend": "serial"},
+    "shards": {"num_shards": 2},
 }
 KILLED = {"num_workers": 2, "failures": {"max_restarts": 1000}}
+SHARDS_KILLED = {"num_shards": 2, "failures": {"max_restarts": 1000}}
+
+
+def open_envs(env_fns: Any, **options: Any) -> VectorEnv:
+    """Open a vector env, over shards in child processes if their number is given."""
+    return (ShardedVectorEnv if "num_shards" in options else VectorEnv)(env_fns, **options)
+
+
+def kill(envs: VectorEnv, kills_shards: bool = False) -> None:
+    """Kill all workers, or all shards."""
+    pids = list(envs.worker_pids)
+    if isinstance(envs, ShardedVectorEnv):
+        pids = [envs.carrier.pid_of(shard) for shard in range(len(envs.shards()))]
+        if not kills_shards:
+            pids = [child.pid for pid in pids for child in psutil.Process(pid).children()]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def cartpole() -> Any:
@@ -116,13 +137,12 @@ def any_shown(infos: Any, key: str, rows: list[int]) -> bool:
     return bool(mask is None or np.asarray(mask)[rows].any())
 
 
-def play(envs: VectorEnv, actions: Any, rows: list[int], kill_at: int = -1) -> list[Any]:
+def play(envs: VectorEnv, actions: Any, rows: list[int], kill_at: int = -1, kills_shards: bool = False) -> list[Any]:
     """Return the rows of some envs for the same actions in all envs; before step `kill_at` all workers are killed."""
     found = []
     for number, action in enumerate(actions):
         if number == kill_at:
-            for pid in envs.worker_pids:
-                os.kill(pid, signal.SIGKILL)
+            kill(envs, kills_shards)
         step = envs.step([action] * envs.num_envs)
         found.append(rows_of(step, rows))
         ended = step[2] | step[3]
@@ -143,7 +163,7 @@ def test_envs_continue_as_the_env_of_their_state(
 ) -> None:
     if make is DrawingEnv and "threads_per_worker" in options:
         make = cartpole  # numbers of the global generators depend on each other there
-    with closing(VectorEnv([make] * 4, autoreset_mode=mode, episode_statistics=True, **options)) as envs:
+    with closing(open_envs([make] * 4, autoreset_mode=mode, episode_statistics=True, **options)) as envs:
         envs.reset(seed=3)
         play(envs, ACTIONS[:9], [0])
         for number in range(6):
@@ -161,34 +181,83 @@ def test_envs_continue_as_the_env_of_their_state(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("make", [cartpole, DrawingEnv], ids=["cartpole", "drawing"])
 def test_rows_after_set_states_survive_kills(make: Any, mode: str, kill_at: int, implementation: str) -> None:
-    with closing(VectorEnv([make] * 4, autoreset_mode=mode, episode_statistics=True, **KILLED)) as envs:
+    check_kills(make, mode, kill_at, KILLED)
+
+
+@pytest.mark.parametrize("kills_shards", [True, False], ids=["shards", "workers"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("make", [cartpole, DrawingEnv], ids=["cartpole", "drawing"])
+def test_rows_after_set_states_survive_kills_of_shards(make: Any, mode: str, kills_shards: bool) -> None:
+    check_kills(make, mode, 1, SHARDS_KILLED, kills_shards)
+
+
+def check_kills(make: Any, mode: str, kill_at: int, options: dict[str, Any], kills_shards: bool = False) -> None:
+    with closing(open_envs([make] * 4, autoreset_mode=mode, episode_statistics=True, **options)) as envs:
         envs.reset(seed=3)
         for number in range(5):
             play(envs, ACTIONS[: 3 + number], [0])
             states = envs.get_states()
             expected = play(envs, ACTIONS[:10], [1, 0, 3, 2])
             envs.set_states([states[i] for i in (1, 0, 3, 2)])
-            assert play(envs, ACTIONS[:10], [0, 1, 2, 3], kill_at) == expected
+            assert play(envs, ACTIONS[:10], [0, 1, 2, 3], kill_at, kills_shards) == expected
             later = envs.get_states()
             envs.set_states([states[i] for i in (1, 0, 3, 2)])
             play(envs, ACTIONS[:10], [0])
             assert envs.get_states() == later
         counts = envs.statistics()
-        assert counts["restarts"] >= 5 and not counts["truncated"] and not counts["unproven"]
+        assert counts["shards_replaced" if kills_shards else "restarts"] >= 5
+        assert not counts["truncated"] and not counts["unproven"]
 
 
-def test_states_survive_kills_at_any_time() -> None:
-    with closing(VectorEnv([cartpole] * 4, **KILLED)) as envs:
+@pytest.mark.parametrize(
+    ("options", "kills_shards"),
+    [(KILLED, False), (SHARDS_KILLED, False), (SHARDS_KILLED, True)],
+    ids=["process", "workers of shards", "shards"],
+)
+def test_states_survive_kills_at_any_time(options: dict[str, Any], kills_shards: bool) -> None:
+    with closing(open_envs([cartpole] * 4, **options)) as envs:
         envs.reset(seed=3)
         play(envs, ACTIONS[:4], [0])
-        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        kill(envs, kills_shards)
         states = envs.get_states()
-        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        kill(envs, kills_shards)
         envs.set_states(states[::-1])
-        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        kill(envs, kills_shards)
         assert envs.get_states() == states[::-1]
         assert envs.get_states() == states[::-1]
         assert not envs.statistics()["truncated"]
+
+
+class KillingEnv(HookedEnv):
+    """Its `name` is a part of its state, and no reset sets it; the first `set_state` with this name kills the shard."""
+
+    def __init__(self, folder: str) -> None:
+        self.mark, self.name = Path(folder, "killed"), "old"
+
+    def get_state(self) -> Any:
+        return self.place.tolist(), self.name
+
+    def set_state(self, state: Any) -> None:
+        place, self.name = state
+        self.place = np.array(place)
+        if self.name == "new" and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+
+
+def test_state_whose_shard_is_lost_while_it_is_put_lasts(tmp_path: Path) -> None:
+    with closing(open_envs([functools.partial(KillingEnv, str(tmp_path))] * 2, **SHARDS_KILLED)) as envs:
+        envs.reset(seed=1)
+        envs.step([1, 2])
+        envs.set_attr("name", ["new", "old"])
+        (state,) = envs.get_states(0)
+        obs = envs.set_states(state, 1)
+        assert obs["place"].tolist() == [[1, 1]] and envs.statistics()["shards_replaced"] == 1
+        envs.reset(seed=2)
+        for kills_shards in (False, True):
+            envs.step([1, 2])
+            kill(envs, kills_shards)
+            assert envs.get_attr("name") == ("new", "new")
 
 
 class PlainEnvs:
@@ -234,17 +303,17 @@ class PlainEnvs:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(4))
-def test_random_programs_equal_copies_of_plain_envs(seed: int, mode: str, backend: str) -> None:
+@pytest.mark.parametrize("options", [KILLED, {"backend": "serial"}, SHARDS_KILLED], ids=["process", "serial", "shards"])
+def test_random_programs_equal_copies_of_plain_envs(seed: int, mode: str, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(seed)
-    options = {"backend": "serial"} if backend == "serial" else KILLED
     plain = PlainEnvs(4, mode)
     kept: list[Any] = []
-    with closing(VectorEnv([cartpole] * 4, autoreset_mode=mode, **options)) as envs:
+    with closing(open_envs([cartpole] * 4, autoreset_mode=mode, **options)) as envs:
         np.testing.assert_array_equal(envs.reset(seed=seed)[0], plain.reset(seed).astype(np.float32))
         for _ in range(120):
             kind, ids = rng.random(), rng.permutation(4)[: rng.integers(1, 5)]
-            if backend == "process" and rng.random() < 0.03:
-                os.kill(envs.worker_pids[int(rng.integers(2))], signal.SIGKILL)
+            if rng.random() < 0.03:
+                kill(envs, kills_shards=bool(rng.integers(2)))
             if kind < 0.2:
                 kept += zip(envs.get_states(ids), plain.get(ids))
             elif kind < 0.4 and kept:
@@ -435,7 +504,7 @@ def test_outstanding_envs_keep_their_results() -> None:
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_wrong_arguments_change_nothing(options: dict[str, Any]) -> None:
-    with closing(VectorEnv([cartpole, cartpole, HookedEnvOfCartPole], **options)) as envs:
+    with closing(open_envs([cartpole, cartpole, HookedEnvOfCartPole], **options)) as envs:
         with pytest.raises(ResetNeeded, match="get_states: env 1 was never reset"):
             envs.get_states([1])
         envs.reset(seed=3)
@@ -483,7 +552,7 @@ class HookedEnvOfCartPole(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_unknown_class_names_the_remedy(options: dict[str, Any]) -> None:
-    with closing(VectorEnv([HookedEnv, UnknownEnv], **options)) as envs:
+    with closing(open_envs([HookedEnv, UnknownEnv], **options)) as envs:
         envs.reset(seed=3)
         text = "test_branches.UnknownEnv: unknown class.*get_state.*vecenv.register_pickled_state"
         with pytest.raises(StateError, match=text) as caught:
@@ -495,7 +564,7 @@ def test_unknown_class_names_the_remedy(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_exceptions_of_hooks_reach_the_caller(options: dict[str, Any]) -> None:
-    with closing(VectorEnv([HookedEnv] * 3, **options)) as envs:
+    with closing(open_envs([HookedEnv] * 3, **options)) as envs:
         envs.reset(seed=3)
         envs.step([1, 1, 1])
         state = envs.get_states(0)[0]

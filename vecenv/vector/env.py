@@ -630,8 +630,8 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
             One snapshot per env, ordered by env_id, or as the argument `env_id`.
 
         Raises:
-            StateError: the class of a layer of an env is unknown, or its state is not known now. Or there are spare
-                envs, or the envs live in shards.
+            StateError: the class of a layer of an env is unknown, or its state is not known now, or there are spare
+                envs.
             ResetNeeded: an env was never reset.
             AlreadyPendingCallError: an earlier call has not been waited for, or one of these envs is outstanding.
             ConfigError: there is no such env.
@@ -664,7 +664,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
             ConfigError: there is no such env, the number of states is wrong, or a state has another class or other
                 spaces than its env; no env was changed.
             WrongTypeError: a state is not a snapshot (also a ConfigError and a TypeError).
-            StateError: there are spare envs, or the envs live in shards.
+            StateError: there are spare envs.
             AlreadyPendingCallError: an earlier call has not been waited for, or one of these envs is outstanding.
             Exception: raised by a function of an env, with its remote traceback; reset this env, or set its state
                 again. The other envs have their states.

@@ -708,20 +708,21 @@ class Pool:
             snapshotter: captures the states.
 
         Raises:
-            StateError: an env owes an answer or was never reset, its state is not known, there are spare envs, or the
-                envs live in shards.
+            StateError: an env owes an answer or was never reset, its state is not known, or there are spare envs.
             Exception: raised by a hook of an env, as by `call`.
         """
         self._check_states("get_states", env_ids)
         found: dict[int, SavedEnv] = {}
         while len(found) < len(env_ids):  # an env may have moved to another slot after the failure of its worker
             groups: dict[int, list[int]] = {}
-            for env_id in env_ids:
+            for env_id in map(int, env_ids):
                 if env_id not in found:
-                    groups.setdefault(self._slot_of(env_id), []).append(int(env_id))
-            calls = [GetStates(snapshotter, tuple(group)) for group in groups.values()]
-            for some in self.call_each(calls, [group[0] for group in groups.values()], pure=True):
-                found.update(some)
+                    groups.setdefault(self._slot_of(env_id), []).append(env_id)
+            firsts = [group[0] for group in groups.values()]
+            offsets = [tuple(env_id - group[0] for env_id in group) for group in groups.values()]
+            calls = {one: GetStates(snapshotter, one) for one in set(offsets)}  # equal ones are pickled once
+            for first, some in zip(firsts, self.call_each([calls[one] for one in offsets], firsts, pure=True)):
+                found.update((first + offset, saved) for offset, saved in some.items())
         return [found[int(env_id)] for env_id in env_ids]
 
     def set_states(self, states: Sequence[GivenState], env_ids: Sequence[int] | Array, *, ordered: bool = True) -> None:
@@ -730,7 +731,7 @@ class Pool:
         All else is as for `reset`. If the state of an env cannot be restored, its row has the exception.
 
         Raises:
-            StateError: an env owes an answer, there are spare envs, or the envs live in shards.
+            StateError: an env owes an answer, or there are spare envs.
         """
         self._check_states("set_states", env_ids)
         self._call("reset", self._requests.set_states, states, env_ids, ordered)
@@ -746,15 +747,16 @@ class Pool:
         return [found.get(env_id, []) for env_id in ids]
 
     def _slot_of(self, env_id: int) -> int:
+        """Return the slot that serves an env; of envs in shards it is not known, and each is taken for one."""
         slots = self._envs.slots
-        return 0 if slots is None else slots.slot_of(env_id)
+        if slots is None:
+            return 0 if self._engine.runs_here else env_id
+        return slots.slot_of(env_id)
 
     def _check_states(self, what: str, env_ids: Sequence[int] | Array) -> None:
         self._lifecycle.check_open(what)
         if self._spares is not None:
             raise StateError(f"{what}: envs with spare envs have no states of their own; use num_spare_envs=0")
-        if self._engine.shards():
-            raise StateError(f"{what}: envs in shards have no states here; use backend='process'")
         self._requests.check_idle(what, env_ids, is_reset=what == "get_states")
 
     # ---- recovery ----------------------------------------------------------------------------
