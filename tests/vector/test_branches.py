@@ -597,15 +597,157 @@ def test_ended_episodes_fit_no_vector_env_that_has_none() -> None:
             others.set_states(state)
 
 
-def test_spare_envs_have_no_states() -> None:
-    with closing(VectorEnv([cartpole] * 2, backend="serial", num_spare_envs=2)) as envs:
-        envs.reset(seed=1)
-        with pytest.raises(StateError, match="get_states: .*num_spare_envs=0"):
-            envs.get_states()
-    with closing(VectorEnv([cartpole] * 2, backend="serial")) as plain:
-        plain.reset(seed=1)
-        states = plain.get_states()
-    with closing(VectorEnv([cartpole] * 2, backend="serial", num_spare_envs=2)) as envs:
-        envs.reset(seed=1)
-        with pytest.raises(StateError, match="set_states: .*num_spare_envs=0"):
+# ---- spare envs ----------------------------------------------------------------------------------
+
+
+SPARES = {"num_spare_envs": 4}
+
+
+def play_row(envs: VectorEnv, row: int, actions: Any, num_ends: int = 1) -> list[Any]:
+    """Return the rows of an env until so many of its episodes have ended, with the observation after the last end."""
+    found: list[Any] = []
+    for action in actions:
+        step = envs.step([action] * envs.num_envs)
+        ended, mode = step[2] | step[3], envs.metadata["autoreset_mode"].value
+        obs = step[0]
+        if mode == "Disabled" and ended.any():
+            obs[ended], _ = envs.reset(env_id=np.flatnonzero(ended))
+        found.append((obs[row].tolist(), *(array[row].item() for array in step[1:4])))
+        num_ends -= int(ended[row])
+        if num_ends == 0 and (mode != "NextStep" or not ended[row]):
+            return found
+    raise AssertionError("the episode has not ended")
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize("num_spare_envs", [1, 4, 8])
+@pytest.mark.parametrize("mode", MODES)
+def test_episode_of_a_state_is_followed_by_that_of_the_next_spare_env(
+    mode: str, num_spare_envs: int, options: dict[str, Any]
+) -> None:
+    """So it is also if the spare env has taken over already, or if its episode has begun in the background."""
+    spares: dict[str, Any] = {"num_spare_envs": num_spare_envs, "autoreset_mode": mode, **options}
+    num_ended = 0
+    with (
+        closing(VectorEnv([cartpole] * 4, backend="serial")) as donor,
+        closing(open_envs([cartpole] * 4, **spares)) as undisturbed,
+        closing(open_envs([cartpole] * 4, **spares)) as envs,
+    ):
+        donor.reset(seed=9)
+        play(donor, ACTIONS[:3], [0])
+        (state,) = donor.get_states(2)
+        expected = play_row(donor, 2, ACTIONS)
+        for number in range(3, 16):
+            for one in (envs, undisturbed):
+                one.reset(seed=3)
+                play(one, ACTIONS[:number], [0])
+            is_over = envs.get_states(1)[0].is_over
+            num_ended += is_over
+            obs = envs.set_states(state, 1)
+            assert obs[0].tolist() == donor_obs_of(state)
+            assert envs.get_states(1) == (state,)
+            found, following = play_row(envs, 1, ACTIONS), play_row(undisturbed, 1, ACTIONS, 0 if is_over else 1)
+            last = len(expected) - 2  # the donor resets an env in the step after the last one
+            assert found[:last] == expected[:last] and found[last][1:] == expected[last][1:]
+            if num_spare_envs != 1:  # else the order in which all episodes end decides
+                assert found[-1][0] == following[-1][0]
+    assert num_ended or mode != "NextStep"
+
+
+def donor_obs_of(state: vecenv.EnvSnapshot) -> Any:
+    return np.frombuffer(state.obs[0], np.float32).tolist()
+
+
+@pytest.mark.parametrize("options", [{"backend": "serial"}, {"num_workers": 2}, {"num_shards": 2}], ids=str)
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+def test_ended_episode_with_spare_envs_has_a_state_that_is_over(mode: str, options: dict[str, Any]) -> None:
+    """The end of a row is put into other rows, where spare envs continue, and into an env without spare envs."""
+    with (
+        closing(open_envs([HookedEnv] * 2, autoreset_mode=mode, episode_statistics=True, **SPARES, **options)) as envs,
+        closing(VectorEnv([HookedEnv] * 2, autoreset_mode="NextStep", backend="serial")) as plain,
+    ):
+        envs.reset(seed=3)
+        plain.reset(seed=3)
+        while not envs.step([2, 1])[2].any():
+            pass
+        over, running = envs.get_states()
+        assert over.is_over and not running.is_over and over.length == running.length == 5
+        assert np.frombuffer(over.returns) == 10.0 and np.frombuffer(running.returns) == 5.0
+        obs = envs.set_states([running, over])
+        assert obs["place"].tolist() == [[5, 5], [10, 5]] and obs["name"] == ("x" * 5, "x" * 10)
+        assert envs.get_states() == (running, over)
+        if mode == "NextStep":
+            step = envs.step([1, 1])
+            assert step[0]["place"].tolist() == [[6, 6], [0, 0]] and step[0]["name"] == ("x" * 6, "")
+            assert step[1].tolist() == [1.0, 0.0]
+        plain.set_states([running, over])
+        assert plain.step([1, 1])[0]["place"].tolist() == [[6, 6], [0, 0]]
+
+
+@pytest.mark.parametrize("options", [{"backend": "serial"}, KILLED], ids=["serial", "process"])
+def test_states_are_the_first_request_of_rows_with_spare_envs(options: dict[str, Any]) -> None:
+    with (
+        closing(VectorEnv([cartpole] * 2, backend="serial")) as donor,
+        closing(open_envs([cartpole] * 2, **SPARES, **options)) as envs,
+    ):
+        with pytest.raises(ResetNeeded, match="get_states: env 1 was never reset"):
+            envs.get_states([1])
+        donor.reset(seed=1)
+        states = donor.get_states()
+        envs.set_states(states)
+        play(envs, ACTIONS, [0])
+        envs.step_async([0, 0])
+        with pytest.raises(AlreadyPendingCallError, match="step_wait first"):
             envs.set_states(states)
+        envs.step_wait()
+        envs.send([1], [1])
+        with pytest.raises(AlreadyPendingCallError, match="set_states: env 1 still owes"):
+            envs.set_states(states)
+        envs.set_states(states[0], 0)
+        assert envs.get_states(0) == states[:1]
+
+
+def test_failed_state_with_spare_envs_is_followed_by_a_reset() -> None:
+    with closing(VectorEnv([HookedEnv] * 2, num_workers=2, **SPARES)) as envs:
+        envs.reset(seed=3)
+        envs.step([1, 1])
+        (state,) = envs.get_states(0)
+        envs.call("__setattr__", "raises", "set", env_id=[1])
+        with pytest.raises(KeyError, match="no change today"):
+            envs.set_states(state)
+        assert envs.get_states(0) == (state,)
+        assert envs.step([1, 1])[0]["place"].tolist() == [[2, 2], [0, 0]]
+
+
+@pytest.mark.parametrize("num_spare_envs", [1, 4, 8])
+@pytest.mark.parametrize("mode", MODES)
+def test_programs_with_states_and_spare_envs_equal_those_of_serial_envs(mode: str, num_spare_envs: int) -> None:
+    """Workers and shards are killed at random instants."""
+
+    def run(**options: Any) -> list[Any]:
+        rng, kept, results = np.random.default_rng(num_spare_envs), [], []
+        with closing(open_envs([cartpole] * 4, num_spare_envs=num_spare_envs, autoreset_mode=mode, **options)) as envs:
+            results.append(envs.reset(seed=5)[0].tolist())
+            for _ in range(150):
+                kind, ids, actions = rng.random(), rng.permutation(4)[: rng.integers(1, 5)], rng.integers(2, size=4)
+                chosen, kills_shards = rng.integers(1000, size=len(ids)), bool(rng.integers(2))
+                if rng.random() < 0.04:
+                    kill(envs, kills_shards)
+                if kind < 0.2:
+                    kept += envs.get_states(ids)
+                elif kind < 0.4 and kept:
+                    results.append(envs.set_states([kept[i % len(kept)] for i in chosen.tolist()], ids).tolist())
+                    assert envs.get_states(ids) == tuple(kept[i % len(kept)] for i in chosen.tolist())
+                else:
+                    step = envs.step(actions)
+                    results.append([array.tolist() for array in step[:4]])
+                    ended = step[2] | step[3]
+                    if mode == "Disabled" and ended.any():
+                        results.append(envs.reset(env_id=np.flatnonzero(ended))[0].tolist())
+                results.append(repr(envs.observations))
+            # An env that was built again has not passed all checks of Gymnasium's checker, so its state differs.
+            return [results, [(one.obs, one.length, one.returns, one.seed, one.is_over) for one in kept]]
+
+    expected = run(backend="serial")
+    assert run(**KILLED) == expected
+    assert run(**SHARDS_KILLED) == expected
