@@ -131,6 +131,20 @@ def test_pool_that_was_never_reset_is_saved_as_new(open_pool: OpenPool) -> None:
     assert rows_of_reset(other, seeds=[3, 4, 5]) == rows_of_reset(pool, seeds=[3, 4, 5])
 
 
+@pytest.mark.extended
+def test_step_without_an_answer_is_saved_by_two_pools_in_turn(open_pool: OpenPool) -> None:
+    first = open_pool(engine=ProcessPool)
+    rows_of_reset(first, seeds=[3, 4, 5])
+    rows_of_steps(first, ACTIONS[:5])
+    first.send(ACTIONS[5][:1], [0])
+    second = open_pool(resume=saved(first))
+    third = second
+    if not isinstance(second, SerialPool):
+        third = open_pool(resume=saved(second), engine=SerialPool)
+    assert row_of(third) == row_of(first)
+    assert rows_of_steps(open_pool(resume=saved(third)), ACTIONS[6:]) == rows_of_steps(first, ACTIONS[6:])
+
+
 def length_of(env: Any) -> int:
     length: int = env.unwrapped.length
     return length
