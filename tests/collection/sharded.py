@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from tests.core.shards.model_carrier import ModelCarrier
 from vecenv import Transitions, VectorEnv
 from vecenv.core.advice.sizing import Setting
+from vecenv.core.layout.flags import Autoreset
 from vecenv.core.pool.pool import Pool
 from vecenv.core.shards.carrier import Carrier
 from vecenv.core.shards.local_carrier import LocalCarrier
@@ -41,24 +43,32 @@ class ShardedVectorEnv(VectorEnv):
         setting: Setting | None = None,
         **options: Any,
     ) -> None:
-        self.carrier: Any = carrier or LocalCarrier()
+        self._given_carrier = carrier
         self._num_shards, self._shard_timeout, self._setting = num_shards, shard_timeout, setting
         super().__init__(env_fns, **{"num_workers": 1, "context": "fork", **options})
 
     def _make_pool(self, saved: SavedState | None) -> Pool:
+        self.carrier: Any = self._given_carrier or LocalCarrier()
         carrier: Carrier = self.carrier
         recipe = self._recipe_of_pool
+        env_fns, options, spares = list(recipe.env_fns), recipe.options, recipe.spares
+        if saved is not None:
+            options = dataclasses.replace(options, rng_entropy=saved.header["rng_entropy"])
+        if spares is not None:
+            env_fns += [env_fns[number % len(env_fns)] for number in range(spares.num_spares)]
+            options = dataclasses.replace(options, autoreset=Autoreset.DISABLED)
         engine = ShardedEngine(
-            recipe.env_fns,
-            recipe.options,
+            env_fns,
+            options,
             carrier=carrier,
             num_shards=self._num_shards,
             adapt=recipe.adapt,
             snapshotter=recipe.snapshotter,
+            resume=None if saved is None else saved.value.resume,
             shard_timeout=self._shard_timeout,
             setting=self._setting,
         )
-        self._pool = Pool(engine)
+        self._pool = Pool(engine, spares, recipe.options.autoreset)
         self.env_fns = self._pool.env_fns
         return self._pool
 

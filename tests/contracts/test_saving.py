@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +23,7 @@ from vecenv.core.recovery.resume import Resume
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.envs.toys import ToyEnv
 from vecenv.errors import ClosedError, StateError
+from vecenv.vector.branches import Branches
 
 OpenPool = Callable[..., Pool]
 
@@ -125,6 +129,47 @@ def test_pool_that_was_never_reset_is_saved_as_new(open_pool: OpenPool) -> None:
     with pytest.raises(StateError, match="never reset"):
         other.send(ACTIONS[0])
     assert rows_of_reset(other, seeds=[3, 4, 5]) == rows_of_reset(pool, seeds=[3, 4, 5])
+
+
+@pytest.mark.extended
+def test_step_without_an_answer_is_saved_by_two_pools_in_turn(open_pool: OpenPool) -> None:
+    first = open_pool(engine=ProcessPool)
+    rows_of_reset(first, seeds=[3, 4, 5])
+    rows_of_steps(first, ACTIONS[:5])
+    first.send(ACTIONS[5][:1], [0])
+    second = open_pool(resume=saved(first))
+    third = second
+    if not isinstance(second, SerialPool):
+        third = open_pool(resume=saved(second), engine=SerialPool)
+    assert row_of(third) == row_of(first)
+    assert rows_of_steps(open_pool(resume=saved(third)), ACTIONS[6:]) == rows_of_steps(first, ACTIONS[6:])
+
+
+def length_of(env: Any) -> int:
+    length: int = env.unwrapped.length
+    return length
+
+
+@pytest.mark.extended
+def test_state_that_is_put_into_an_env_during_a_save_lasts(open_pool: OpenPool) -> None:
+    """Its attributes are those of the state, also after a later reset and the death of its worker."""
+    pool, donor = open_pool(), open_pool(functools.partial(ToyEnv, 9))
+    rows_of_reset(donor, seeds=[3, 4, 5])
+    rows_of_reset(pool, seeds=[6, 7, 8])
+    donor.send(ACTIONS[0])
+    expected = row_of(donor)[0]
+    Branches(pool).put(Branches(donor).get(np.arange(3), None, None), np.arange(3), ordered=True)
+    if isinstance(pool, SerialPool):
+        with pytest.raises(StateError, match="receive all steps and resets first"):
+            pool.save()
+        return
+    other = open_pool(resume=saved(pool), engine=ProcessPool)
+    assert row_of(other, env_ids=[0, 1, 2])[0] == row_of(pool, env_ids=[0, 1, 2])[0] == expected
+    rows_of_reset(other, seeds=[3, 4, 5])
+    rows_of_steps(other, ACTIONS[:1])
+    for pid in other.worker_pids:
+        os.kill(pid, signal.SIGKILL)
+    assert other.call(length_of) == [9, 9, 9]
 
 
 @pytest.mark.extended

@@ -9,14 +9,17 @@ import pickle
 import random
 import signal
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 import vecenv
+from tests.collection.sharded import ShardedVectorEnv
 from vecenv import ConfigError, StateError, VectorEnv, WrongTypeError
 from vecenv.envs.board import Connect4Env, GomokuEnv, TicTacToeEnv
 from vecenv.envs.toys import ToyEnv
@@ -27,8 +30,26 @@ ENGINES = {
     "threads": {"num_workers": 1, "threads_per_worker": 2},
     "raise": {"num_workers": 2, "failures": "raise"},
     "serial": {"backend": "serial"},
+    "shards": {"num_shards": 2},
 }
 KILLED = {"num_workers": 2, "failures": {"max_restarts": 1000}}
+SHARDS_KILLED = {"num_shards": 2, "failures": {"max_restarts": 1000}}
+
+
+def open_envs(env_fns: Any, **options: Any) -> VectorEnv:
+    """Open a vector env, over shards in child processes if their number is given."""
+    return (ShardedVectorEnv if "num_shards" in options else VectorEnv)(env_fns, **options)
+
+
+def kill(envs: VectorEnv, kills_shards: bool = False) -> None:
+    """Kill all workers, or all shards."""
+    pids = list(envs.worker_pids)
+    if isinstance(envs, ShardedVectorEnv):
+        pids = [envs.carrier.pid_of(shard) for shard in range(len(envs.shards()))]
+        if not kills_shards:
+            pids = [child.pid for pid in pids for child in psutil.Process(pid).children()]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def cartpole() -> Any:
@@ -116,13 +137,12 @@ def any_shown(infos: Any, key: str, rows: list[int]) -> bool:
     return bool(mask is None or np.asarray(mask)[rows].any())
 
 
-def play(envs: VectorEnv, actions: Any, rows: list[int], kill_at: int = -1) -> list[Any]:
+def play(envs: VectorEnv, actions: Any, rows: list[int], kill_at: int = -1, kills_shards: bool = False) -> list[Any]:
     """Return the rows of some envs for the same actions in all envs; before step `kill_at` all workers are killed."""
     found = []
     for number, action in enumerate(actions):
         if number == kill_at:
-            for pid in envs.worker_pids:
-                os.kill(pid, signal.SIGKILL)
+            kill(envs, kills_shards)
         step = envs.step([action] * envs.num_envs)
         found.append(rows_of(step, rows))
         ended = step[2] | step[3]
@@ -143,7 +163,7 @@ def test_envs_continue_as_the_env_of_their_state(
 ) -> None:
     if make is DrawingEnv and "threads_per_worker" in options:
         make = cartpole  # numbers of the global generators depend on each other there
-    with closing(VectorEnv([make] * 4, autoreset_mode=mode, episode_statistics=True, **options)) as envs:
+    with closing(open_envs([make] * 4, autoreset_mode=mode, episode_statistics=True, **options)) as envs:
         envs.reset(seed=3)
         play(envs, ACTIONS[:9], [0])
         for number in range(6):
@@ -161,34 +181,83 @@ def test_envs_continue_as_the_env_of_their_state(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("make", [cartpole, DrawingEnv], ids=["cartpole", "drawing"])
 def test_rows_after_set_states_survive_kills(make: Any, mode: str, kill_at: int, implementation: str) -> None:
-    with closing(VectorEnv([make] * 4, autoreset_mode=mode, episode_statistics=True, **KILLED)) as envs:
+    check_kills(make, mode, kill_at, KILLED)
+
+
+@pytest.mark.parametrize("kills_shards", [True, False], ids=["shards", "workers"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("make", [cartpole, DrawingEnv], ids=["cartpole", "drawing"])
+def test_rows_after_set_states_survive_kills_of_shards(make: Any, mode: str, kills_shards: bool) -> None:
+    check_kills(make, mode, 1, SHARDS_KILLED, kills_shards)
+
+
+def check_kills(make: Any, mode: str, kill_at: int, options: dict[str, Any], kills_shards: bool = False) -> None:
+    with closing(open_envs([make] * 4, autoreset_mode=mode, episode_statistics=True, **options)) as envs:
         envs.reset(seed=3)
         for number in range(5):
             play(envs, ACTIONS[: 3 + number], [0])
             states = envs.get_states()
             expected = play(envs, ACTIONS[:10], [1, 0, 3, 2])
             envs.set_states([states[i] for i in (1, 0, 3, 2)])
-            assert play(envs, ACTIONS[:10], [0, 1, 2, 3], kill_at) == expected
+            assert play(envs, ACTIONS[:10], [0, 1, 2, 3], kill_at, kills_shards) == expected
             later = envs.get_states()
             envs.set_states([states[i] for i in (1, 0, 3, 2)])
             play(envs, ACTIONS[:10], [0])
             assert envs.get_states() == later
         counts = envs.statistics()
-        assert counts["restarts"] >= 5 and not counts["truncated"] and not counts["unproven"]
+        assert counts["shards_replaced" if kills_shards else "restarts"] >= 5
+        assert not counts["truncated"] and not counts["unproven"]
 
 
-def test_states_survive_kills_at_any_time() -> None:
-    with closing(VectorEnv([cartpole] * 4, **KILLED)) as envs:
+@pytest.mark.parametrize(
+    ("options", "kills_shards"),
+    [(KILLED, False), (SHARDS_KILLED, False), (SHARDS_KILLED, True)],
+    ids=["process", "workers of shards", "shards"],
+)
+def test_states_survive_kills_at_any_time(options: dict[str, Any], kills_shards: bool) -> None:
+    with closing(open_envs([cartpole] * 4, **options)) as envs:
         envs.reset(seed=3)
         play(envs, ACTIONS[:4], [0])
-        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        kill(envs, kills_shards)
         states = envs.get_states()
-        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        kill(envs, kills_shards)
         envs.set_states(states[::-1])
-        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        kill(envs, kills_shards)
         assert envs.get_states() == states[::-1]
         assert envs.get_states() == states[::-1]
         assert not envs.statistics()["truncated"]
+
+
+class KillingEnv(HookedEnv):
+    """Its `name` is a part of its state, and no reset sets it; the first `set_state` with this name kills the shard."""
+
+    def __init__(self, folder: str) -> None:
+        self.mark, self.name = Path(folder, "killed"), "old"
+
+    def get_state(self) -> Any:
+        return self.place.tolist(), self.name
+
+    def set_state(self, state: Any) -> None:
+        place, self.name = state
+        self.place = np.array(place)
+        if self.name == "new" and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+
+
+def test_state_whose_shard_is_lost_while_it_is_put_lasts(tmp_path: Path) -> None:
+    with closing(open_envs([functools.partial(KillingEnv, str(tmp_path))] * 2, **SHARDS_KILLED)) as envs:
+        envs.reset(seed=1)
+        envs.step([1, 2])
+        envs.set_attr("name", ["new", "old"])
+        (state,) = envs.get_states(0)
+        obs = envs.set_states(state, 1)
+        assert obs["place"].tolist() == [[1, 1]] and envs.statistics()["shards_replaced"] == 1
+        envs.reset(seed=2)
+        for kills_shards in (False, True):
+            envs.step([1, 2])
+            kill(envs, kills_shards)
+            assert envs.get_attr("name") == ("new", "new")
 
 
 class PlainEnvs:
@@ -234,17 +303,17 @@ class PlainEnvs:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(4))
-def test_random_programs_equal_copies_of_plain_envs(seed: int, mode: str, backend: str) -> None:
+@pytest.mark.parametrize("options", [KILLED, {"backend": "serial"}, SHARDS_KILLED], ids=["process", "serial", "shards"])
+def test_random_programs_equal_copies_of_plain_envs(seed: int, mode: str, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(seed)
-    options = {"backend": "serial"} if backend == "serial" else KILLED
     plain = PlainEnvs(4, mode)
     kept: list[Any] = []
-    with closing(VectorEnv([cartpole] * 4, autoreset_mode=mode, **options)) as envs:
+    with closing(open_envs([cartpole] * 4, autoreset_mode=mode, **options)) as envs:
         np.testing.assert_array_equal(envs.reset(seed=seed)[0], plain.reset(seed).astype(np.float32))
         for _ in range(120):
             kind, ids = rng.random(), rng.permutation(4)[: rng.integers(1, 5)]
-            if backend == "process" and rng.random() < 0.03:
-                os.kill(envs.worker_pids[int(rng.integers(2))], signal.SIGKILL)
+            if rng.random() < 0.03:
+                kill(envs, kills_shards=bool(rng.integers(2)))
             if kind < 0.2:
                 kept += zip(envs.get_states(ids), plain.get(ids))
             elif kind < 0.4 and kept:
@@ -435,7 +504,7 @@ def test_outstanding_envs_keep_their_results() -> None:
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_wrong_arguments_change_nothing(options: dict[str, Any]) -> None:
-    with closing(VectorEnv([cartpole, cartpole, HookedEnvOfCartPole], **options)) as envs:
+    with closing(open_envs([cartpole, cartpole, HookedEnvOfCartPole], **options)) as envs:
         with pytest.raises(ResetNeeded, match="get_states: env 1 was never reset"):
             envs.get_states([1])
         envs.reset(seed=3)
@@ -483,7 +552,7 @@ class HookedEnvOfCartPole(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_unknown_class_names_the_remedy(options: dict[str, Any]) -> None:
-    with closing(VectorEnv([HookedEnv, UnknownEnv], **options)) as envs:
+    with closing(open_envs([HookedEnv, UnknownEnv], **options)) as envs:
         envs.reset(seed=3)
         text = "test_branches.UnknownEnv: unknown class.*get_state.*vecenv.register_pickled_state"
         with pytest.raises(StateError, match=text) as caught:
@@ -495,7 +564,7 @@ def test_unknown_class_names_the_remedy(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_exceptions_of_hooks_reach_the_caller(options: dict[str, Any]) -> None:
-    with closing(VectorEnv([HookedEnv] * 3, **options)) as envs:
+    with closing(open_envs([HookedEnv] * 3, **options)) as envs:
         envs.reset(seed=3)
         envs.step([1, 1, 1])
         state = envs.get_states(0)[0]
@@ -528,15 +597,157 @@ def test_ended_episodes_fit_no_vector_env_that_has_none() -> None:
             others.set_states(state)
 
 
-def test_spare_envs_have_no_states() -> None:
-    with closing(VectorEnv([cartpole] * 2, backend="serial", num_spare_envs=2)) as envs:
-        envs.reset(seed=1)
-        with pytest.raises(StateError, match="get_states: .*num_spare_envs=0"):
-            envs.get_states()
-    with closing(VectorEnv([cartpole] * 2, backend="serial")) as plain:
-        plain.reset(seed=1)
-        states = plain.get_states()
-    with closing(VectorEnv([cartpole] * 2, backend="serial", num_spare_envs=2)) as envs:
-        envs.reset(seed=1)
-        with pytest.raises(StateError, match="set_states: .*num_spare_envs=0"):
+# ---- spare envs ----------------------------------------------------------------------------------
+
+
+SPARES = {"num_spare_envs": 4}
+
+
+def play_row(envs: VectorEnv, row: int, actions: Any, num_ends: int = 1) -> list[Any]:
+    """Return the rows of an env until so many of its episodes have ended, with the observation after the last end."""
+    found: list[Any] = []
+    for action in actions:
+        step = envs.step([action] * envs.num_envs)
+        ended, mode = step[2] | step[3], envs.metadata["autoreset_mode"].value
+        obs = step[0]
+        if mode == "Disabled" and ended.any():
+            obs[ended], _ = envs.reset(env_id=np.flatnonzero(ended))
+        found.append((obs[row].tolist(), *(array[row].item() for array in step[1:4])))
+        num_ends -= int(ended[row])
+        if num_ends == 0 and (mode != "NextStep" or not ended[row]):
+            return found
+    raise AssertionError("the episode has not ended")
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize("num_spare_envs", [1, 4, 8])
+@pytest.mark.parametrize("mode", MODES)
+def test_episode_of_a_state_is_followed_by_that_of_the_next_spare_env(
+    mode: str, num_spare_envs: int, options: dict[str, Any]
+) -> None:
+    """So it is also if the spare env has taken over already, or if its episode has begun in the background."""
+    spares: dict[str, Any] = {"num_spare_envs": num_spare_envs, "autoreset_mode": mode, **options}
+    num_ended = 0
+    with (
+        closing(VectorEnv([cartpole] * 4, backend="serial")) as donor,
+        closing(open_envs([cartpole] * 4, **spares)) as undisturbed,
+        closing(open_envs([cartpole] * 4, **spares)) as envs,
+    ):
+        donor.reset(seed=9)
+        play(donor, ACTIONS[:3], [0])
+        (state,) = donor.get_states(2)
+        expected = play_row(donor, 2, ACTIONS)
+        for number in range(3, 16):
+            for one in (envs, undisturbed):
+                one.reset(seed=3)
+                play(one, ACTIONS[:number], [0])
+            is_over = envs.get_states(1)[0].is_over
+            num_ended += is_over
+            obs = envs.set_states(state, 1)
+            assert obs[0].tolist() == donor_obs_of(state)
+            assert envs.get_states(1) == (state,)
+            found, following = play_row(envs, 1, ACTIONS), play_row(undisturbed, 1, ACTIONS, 0 if is_over else 1)
+            last = len(expected) - 2  # the donor resets an env in the step after the last one
+            assert found[:last] == expected[:last] and found[last][1:] == expected[last][1:]
+            if num_spare_envs != 1:  # else the order in which all episodes end decides
+                assert found[-1][0] == following[-1][0]
+    assert num_ended or mode != "NextStep"
+
+
+def donor_obs_of(state: vecenv.EnvSnapshot) -> Any:
+    return np.frombuffer(state.obs[0], np.float32).tolist()
+
+
+@pytest.mark.parametrize("options", [{"backend": "serial"}, {"num_workers": 2}, {"num_shards": 2}], ids=str)
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+def test_ended_episode_with_spare_envs_has_a_state_that_is_over(mode: str, options: dict[str, Any]) -> None:
+    """The end of a row is put into other rows, where spare envs continue, and into an env without spare envs."""
+    with (
+        closing(open_envs([HookedEnv] * 2, autoreset_mode=mode, episode_statistics=True, **SPARES, **options)) as envs,
+        closing(VectorEnv([HookedEnv] * 2, autoreset_mode="NextStep", backend="serial")) as plain,
+    ):
+        envs.reset(seed=3)
+        plain.reset(seed=3)
+        while not envs.step([2, 1])[2].any():
+            pass
+        over, running = envs.get_states()
+        assert over.is_over and not running.is_over and over.length == running.length == 5
+        assert np.frombuffer(over.returns) == 10.0 and np.frombuffer(running.returns) == 5.0
+        obs = envs.set_states([running, over])
+        assert obs["place"].tolist() == [[5, 5], [10, 5]] and obs["name"] == ("x" * 5, "x" * 10)
+        assert envs.get_states() == (running, over)
+        if mode == "NextStep":
+            step = envs.step([1, 1])
+            assert step[0]["place"].tolist() == [[6, 6], [0, 0]] and step[0]["name"] == ("x" * 6, "")
+            assert step[1].tolist() == [1.0, 0.0]
+        plain.set_states([running, over])
+        assert plain.step([1, 1])[0]["place"].tolist() == [[6, 6], [0, 0]]
+
+
+@pytest.mark.parametrize("options", [{"backend": "serial"}, KILLED], ids=["serial", "process"])
+def test_states_are_the_first_request_of_rows_with_spare_envs(options: dict[str, Any]) -> None:
+    with (
+        closing(VectorEnv([cartpole] * 2, backend="serial")) as donor,
+        closing(open_envs([cartpole] * 2, **SPARES, **options)) as envs,
+    ):
+        with pytest.raises(ResetNeeded, match="get_states: env 1 was never reset"):
+            envs.get_states([1])
+        donor.reset(seed=1)
+        states = donor.get_states()
+        envs.set_states(states)
+        play(envs, ACTIONS, [0])
+        envs.step_async([0, 0])
+        with pytest.raises(AlreadyPendingCallError, match="step_wait first"):
             envs.set_states(states)
+        envs.step_wait()
+        envs.send([1], [1])
+        with pytest.raises(AlreadyPendingCallError, match="set_states: env 1 still owes"):
+            envs.set_states(states)
+        envs.set_states(states[0], 0)
+        assert envs.get_states(0) == states[:1]
+
+
+def test_failed_state_with_spare_envs_is_followed_by_a_reset() -> None:
+    with closing(VectorEnv([HookedEnv] * 2, num_workers=2, **SPARES)) as envs:
+        envs.reset(seed=3)
+        envs.step([1, 1])
+        (state,) = envs.get_states(0)
+        envs.call("__setattr__", "raises", "set", env_id=[1])
+        with pytest.raises(KeyError, match="no change today"):
+            envs.set_states(state)
+        assert envs.get_states(0) == (state,)
+        assert envs.step([1, 1])[0]["place"].tolist() == [[2, 2], [0, 0]]
+
+
+@pytest.mark.parametrize("num_spare_envs", [1, 4, 8])
+@pytest.mark.parametrize("mode", MODES)
+def test_programs_with_states_and_spare_envs_equal_those_of_serial_envs(mode: str, num_spare_envs: int) -> None:
+    """Workers and shards are killed at random instants."""
+
+    def run(**options: Any) -> list[Any]:
+        rng, kept, results = np.random.default_rng(num_spare_envs), [], []
+        with closing(open_envs([cartpole] * 4, num_spare_envs=num_spare_envs, autoreset_mode=mode, **options)) as envs:
+            results.append(envs.reset(seed=5)[0].tolist())
+            for _ in range(150):
+                kind, ids, actions = rng.random(), rng.permutation(4)[: rng.integers(1, 5)], rng.integers(2, size=4)
+                chosen, kills_shards = rng.integers(1000, size=len(ids)), bool(rng.integers(2))
+                if rng.random() < 0.04:
+                    kill(envs, kills_shards)
+                if kind < 0.2:
+                    kept += envs.get_states(ids)
+                elif kind < 0.4 and kept:
+                    results.append(envs.set_states([kept[i % len(kept)] for i in chosen.tolist()], ids).tolist())
+                    assert envs.get_states(ids) == tuple(kept[i % len(kept)] for i in chosen.tolist())
+                else:
+                    step = envs.step(actions)
+                    results.append([array.tolist() for array in step[:4]])
+                    ended = step[2] | step[3]
+                    if mode == "Disabled" and ended.any():
+                        results.append(envs.reset(env_id=np.flatnonzero(ended))[0].tolist())
+                results.append(repr(envs.observations))
+            # An env that was built again has not passed all checks of Gymnasium's checker, so its state differs.
+            return [results, [(one.obs, one.length, one.returns, one.seed, one.is_over) for one in kept]]
+
+    expected = run(backend="serial")
+    assert run(**KILLED) == expected
+    assert run(**SHARDS_KILLED) == expected

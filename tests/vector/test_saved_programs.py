@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.collection.sharded import ShardedVectorEnv
 from tests.core.pool.test_saved_pools import UnknownEnv
 from tests.vector.killed_program import open_envs, operate
 from vecenv import VectorEnv
@@ -44,13 +45,13 @@ class Program(NamedTuple):
         names = ["step"] * 9 + ["send", "send", "reset some", "sample", "kill", "save", "save", "save"]
         num_spare_envs = rng.choice([0, 0, 1, count, 2 * count])
         names += ["set length"] if is_known else []
-        names += ["branch", "branch"] if is_known and not num_spare_envs else []
+        names += ["branch", "branch"] if is_known else []
         operations: list[tuple[Any, ...]] = [("reset", rng.randint(0, 99))]
         for _ in range(rng.randint(15, 40)):
             name = rng.choice(names)
             some = sorted(rng.sample(range(count), rng.randint(1, count)))
             actions = [rng.randint(0, 1) for _ in range(count)]
-            where = rng.choice([1, 2, "serial"])
+            where = rng.choice([1, 2, "serial", "shards"])
             seed_or_none = rng.choice([None, rng.randint(0, 99)])
             operations.append((name, actions, some, where, seed_or_none, rng.random() < 0.5))
         return cls(rng.choice(["NextStep", "SameStep", "Disabled"]), env_fns, num_spare_envs, operations)
@@ -70,9 +71,12 @@ class Player:
 
     def open(self, where: Any, **options: Any) -> VectorEnv:
         self.is_serial = where == "serial"
-        options |= {"backend": "serial"} if self.is_serial else {"num_workers": where}
         options["num_spare_envs"] = self.program.num_spare_envs
-        return VectorEnv(self.program.env_fns, autoreset_mode=self.program.mode, **options)
+        options["autoreset_mode"] = self.program.mode
+        if where == "shards":
+            return ShardedVectorEnv(self.program.env_fns, **options)
+        options |= {"backend": "serial"} if self.is_serial else {"num_workers": where}
+        return VectorEnv(self.program.env_fns, **options)
 
     def run(self) -> list[Any]:
         with self:
@@ -131,8 +135,10 @@ class Player:
 
     def do_kill(self, *_: Any) -> None:
         if not self.is_serial:
+            is_sharded = isinstance(self.envs, ShardedVectorEnv)
+            pid = self.envs.carrier.pid_of(0) if is_sharded else self.envs.worker_pids[0]
             with contextlib.suppress(ProcessLookupError):  # it was killed right before
-                os.kill(self.envs.worker_pids[0], signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
     def do_save(self, actions: list[int], _: Any, where: Any, __: Any, in_file: bool) -> None:
         is_sent = self.sent and not self.program.num_spare_envs

@@ -45,10 +45,8 @@ class Branches:
             ended: bool (N,), envs whose episodes are over; None: the envs know it.
             returns: float64 (N, *K), sums of rewards; None: the envs know them.
         """
-        pool = self._pool
-        saved, observations = pool.get_states(env_ids, SNAPSHOTTER), pool.last_observations(env_ids)
         found = []
-        for env_id, env, obs in zip(env_ids.tolist(), saved, observations):
+        for env_id, (env, obs) in zip(env_ids.tolist(), self._pool.get_states(env_ids, SNAPSHOTTER)):
             self._layers[env_id] = layers = self._shared(env.layers)
             is_over = ended is not None and bool(ended[env_id])
             found.append(self._snapshot(layers, env, obs, is_over, None if returns is None else returns[env_id]))
@@ -103,7 +101,7 @@ class Branches:
                     f"{', '.join(state.layers)}",
                     key="states",
                 )
-            if state.is_over and self._pool.options.autoreset == Autoreset.SAME_STEP:
+            if state.is_over and self._pool.autoreset == Autoreset.SAME_STEP:
                 raise ConfigError(
                     "set_states: the episode of the state is over, and with autoreset_mode SAME_STEP none ever is",
                     key="states",

@@ -635,8 +635,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
             One snapshot per env, ordered by env_id, or as the argument `env_id`.
 
         Raises:
-            StateError: the class of a layer of an env is unknown, or its state is not known now. Or there are spare
-                envs, or the envs live in shards.
+            StateError: the class of a layer of an env is unknown, or its state is not known now.
             ResetNeeded: an env was never reset.
             AlreadyPendingCallError: an earlier call has not been waited for, or one of these envs is outstanding.
             ConfigError: there is no such env.
@@ -656,6 +655,9 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
         followed by a reset, as it was there. After a crash, the env is restored from the state. Attributes that the
         state does not contain stay those of the env, such as values that are no plain data.
 
+        With spare envs, the next episode of an env is still the one that its next spare env has begun. So the rows are
+        equal until the episode ends. A state whose episode is over has the generators of the env that follows.
+
         Args:
             states: snapshots of `get_states`, one per env, ordered as `env_id`; or a single one for all of these envs.
                 They may come from other envs, and from another vector env, of the same classes and spaces.
@@ -669,7 +671,6 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # na
             ConfigError: there is no such env, the number of states is wrong, or a state has another class or other
                 spaces than its env; no env was changed.
             WrongTypeError: a state is not a snapshot (also a ConfigError and a TypeError).
-            StateError: there are spare envs, or the envs live in shards.
             AlreadyPendingCallError: an earlier call has not been waited for, or one of these envs is outstanding.
             Exception: raised by a function of an env, with its remote traceback; reset this env, or set its state
                 again. The other envs have their states.

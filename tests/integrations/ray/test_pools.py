@@ -85,6 +85,37 @@ def test_saved_envs_move_from_ray_to_this_machine_and_back(cluster: Any, num_spa
     assert play([TWO, "serial", TWO, TWO]) == play(["serial", "process", "serial", "serial"])
 
 
+def test_states_of_envs_move_from_ray_to_this_machine_and_back(cluster: Any) -> None:
+    """The actor of every env is killed after its state was set."""
+    ours = VectorEnv([cartpole] * 4, backend=TWO, episode_statistics=True)
+    theirs = VectorEnv([cartpole] * 4, backend="serial", episode_statistics=True)
+    try:
+        actions = np.random.default_rng(0).integers(0, 2, (40, 4))
+
+        def rows_of(envs: VectorEnv, first: int) -> list[Any]:
+            return [[array.tolist() for array in envs.step(action)[:4]] for action in actions[first : first + 10]]
+
+        ours.reset(seed=3)
+        theirs.reset(seed=9)
+        rows_of(ours, 0)
+        states = ours.get_states()
+        assert theirs.set_states(states[::-1]).tolist() == ours.observations[::-1].tolist()
+        assert theirs.get_states() == states[::-1]
+        expected = rows_of(theirs, 10)
+        ours.set_states(states[::-1])
+        for shard in ours.shards():
+            os.kill(shard.pid, signal.SIGKILL)
+        assert rows_of(ours, 10) == expected
+        assert ours.get_states() == theirs.get_states()
+        found = ours.statistics()
+        assert found.shards_replaced == 2 and not found.truncated
+        ours.set_states(theirs.get_states([2, 0]), [0, 1])
+        assert ours.get_states([1, 0]) == theirs.get_states([0, 2])
+    finally:
+        ours.close()
+        theirs.close()
+
+
 def test_saved_envs_with_other_spaces_are_refused_over_ray(cluster: Any, tmp_path: Path) -> None:
     envs = VectorEnv([cartpole] * 4, backend="serial")
     envs.reset(seed=3)

@@ -414,7 +414,10 @@ class Host:
         """Return the reply to a call for the states of envs: their states, or the exception of one of them."""
         called, _, step_id = self._executor.command
         found: dict[int, SavedEnv] = {}
-        for env_id in self._envs.keys() & asked.env_ids:
+        for offset in asked.offsets:
+            env_id = called + offset
+            if env_id not in self._envs:
+                continue
             self._restore_if_due(env_id)
             try:
                 if env_id in self._abandoned or env_id in self._executor.fresh_seeds:
@@ -423,7 +426,7 @@ class Host:
             except Exception as error:
                 request = ("get_states", "")
                 return messages.Reply(step_id, env_id, error=messages.pack_error(error), request=request)
-            found[env_id] = saved._replace(objects=self._last_objects.get(env_id))
+            found[offset] = saved._replace(objects=self._last_objects.get(env_id))
         return messages.Reply(step_id, called, value=found)
 
     def _close_here(self, env_id: int) -> bool:

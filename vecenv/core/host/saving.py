@@ -61,15 +61,15 @@ class SaveState:
 class GetStates:
     """Requests the states of several envs of one slot, between their commands; the host handles this call.
 
-    The call is made for one of them. The answer is {env_id: SavedEnv}, without envs that the slot does not have.
+    The call is made for one of them. The answer is {offset: SavedEnv}, without envs that the slot does not have.
 
     Attributes:
         snapshotter: captures the states.
-        env_ids: the envs.
+        offsets: the ids of the envs, less that of the called one, since a shard has ids of its own.
     """
 
     snapshotter: StateSnapshotter
-    env_ids: tuple[int, ...]
+    offsets: tuple[int, ...]
 
     def __call__(self, env: Any) -> dict[int, SavedEnv]:
         """Raise InternalError: no env is called."""

@@ -125,7 +125,8 @@ class OpenedEnvs:
         counters: the buffer that the counters of the arena lie in, `plan.counters.nbytes` long.
         hub: commands go in, rows and messages come out. A slot of the hub runs some envs one after the other: it is a
             thread of a worker, or a whole machine.
-        slots: which slot serves an env, and which worker has a slot; None: one slot serves all envs.
+        slots: which slot serves an env, and which worker has a slot; None: one slot serves all envs, or the
+            envs are in shards.
         journal: the log of requests from which envs are restored; None: the engine needs no log.
         listener: receives the messages of workers about recovery; None: such messages are ignored.
         before_request: called before steps or resets are sent, until it returns False. The engine may replace or add

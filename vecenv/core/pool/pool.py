@@ -156,6 +156,11 @@ class Pool:
         self._call = self._lifecycle.call
         self._close_parts()
 
+    @property
+    def autoreset(self) -> Autoreset:
+        """How the episodes of an env follow each other; with spare envs, the engine itself makes no autoresets."""
+        return self.options.autoreset if self._spares is None else self._mode
+
     # ---- start and end ---------------------------------------------------------------------
 
     def start(self) -> None:
@@ -638,7 +643,7 @@ class Pool:
         if isinstance(self._rows, SpareEnvs) and self._engine.recovery is None:
             self._rows.finish()  # resets of spare envs are not kept
         idle = self._idle_envs(range(self._engine.num_envs))
-        found = self._requests.results_of(self._call_idle(SaveState(self._engine.snapshotter), idle))
+        found = self._requests.results_of(self._call_idle([SaveState(self._engine.snapshotter)] * len(idle), idle))
         resume = self._make_resume(dict(zip(idle, found)))
         return dataclasses.replace(resume, spares=self._rows.save()) if isinstance(self._rows, SpareEnvs) else resume
 
@@ -646,11 +651,11 @@ class Pool:
         """Return the envs of the engine that owe no answer."""
         return [env_id for env_id in env_ids if self._requests.owes(env_id) == Op.NONE]
 
-    def _call_idle(self, function: Callable[[Any], Any], env_ids: Sequence[int]) -> Sequence[Reply]:
+    def _call_idle(self, functions: Sequence[Callable[[Any], Any]], env_ids: Sequence[int]) -> Sequence[Reply]:
         """Call envs of the engine, and return their replies in this order."""
         if not env_ids:
             return []
-        self._requests.submit_calls([function] * len(env_ids), env_ids, True, None)
+        self._requests.submit_calls(functions, env_ids, True, None)
         try:
             return self._waiter.wait_for_calls(len(env_ids), None)
         finally:
@@ -694,35 +699,52 @@ class Pool:
         requests.continue_from(resume.next_step_id)
         if isinstance(self._rows, SpareEnvs):
             self._rows.load(resume.spares)
-        replies = self._call_idle(restore_now, self._idle_envs(resume.restore_jobs))
+        idle = self._idle_envs(resume.restore_jobs)
+        replies = self._call_idle([restore_now] * len(idle), idle)
         # A mark in the next row shows an episode that was lost; the warning for callers of methods does not fit.
         requests.results_of([dataclasses.replace(reply, is_rebuilt=False) for reply in replies])
 
     # ---- states of single envs -----------------------------------------------------------------
 
-    def get_states(self, env_ids: Sequence[int] | Array, snapshotter: StateSnapshotter) -> list[SavedEnv]:
+    def get_states(
+        self, env_ids: Sequence[int] | Array, snapshotter: StateSnapshotter
+    ) -> list[tuple[SavedEnv, list[Array]]]:
         """Return the exact states of envs between two steps, ordered as `env_ids`; nothing changes.
+
+        The last observation of each env is returned, too, as copies of its leaves.
 
         Args:
             env_ids: distinct ids of envs that owe no answer.
             snapshotter: captures the states.
 
         Raises:
-            StateError: an env owes an answer or was never reset, its state is not known, there are spare envs, or the
-                envs live in shards.
+            StateError: an env owes an answer or was never reset, or its state is not known.
             Exception: raised by a hook of an env, as by `call`.
         """
-        self._check_states("get_states", env_ids)
+        return self._call("get_states", self._get_states, env_ids, snapshotter)
+
+    def _get_states(
+        self, env_ids: Sequence[int] | Array, snapshotter: StateSnapshotter
+    ) -> list[tuple[SavedEnv, list[Array]]]:
+        self._rows.check_idle("get_states", env_ids, is_reset=True)
+        rows = np.asarray(env_ids).tolist()
+        spares = self._rows if isinstance(self._rows, SpareEnvs) else None
+        envs = rows if spares is None else spares.envs_of(rows)
         found: dict[int, SavedEnv] = {}
-        while len(found) < len(env_ids):  # an env may have moved to another slot after the failure of its worker
+        while len(found) < len(envs):  # an env may have moved to another slot after the failure of its worker
             groups: dict[int, list[int]] = {}
-            for env_id in env_ids:
+            for env_id in envs:
                 if env_id not in found:
-                    groups.setdefault(self._slot_of(env_id), []).append(int(env_id))
-            calls = [GetStates(snapshotter, tuple(group)) for group in groups.values()]
-            for some in self.call_each(calls, [group[0] for group in groups.values()], pure=True):
-                found.update(some)
-        return [found[int(env_id)] for env_id in env_ids]
+                    groups.setdefault(self._slot_of(env_id), []).append(env_id)
+            firsts = [group[0] for group in groups.values()]
+            offsets = [tuple(env_id - group[0] for env_id in group) for group in groups.values()]
+            calls = {one: GetStates(snapshotter, one) for one in set(offsets)}  # equal ones are pickled once
+            replies = self._call_idle([calls[one] for one in offsets], firsts)
+            for first, some in zip(firsts, self._requests.results_of(replies)):
+                found.update((first + offset, saved) for offset, saved in some.items())
+        observations = self._requests.last_delivered_obs(dict.fromkeys(envs, 0))
+        states = [(found[env_id], observations.get(env_id, [])) for env_id in envs]
+        return states if spares is None else [spares.replace_begun(row, *one) for row, one in zip(rows, states)]
 
     def set_states(self, states: Sequence[GivenState], env_ids: Sequence[int] | Array, *, ordered: bool = True) -> None:
         """Put states into envs; each owes one row, with the observation that belongs to the state.
@@ -730,32 +752,20 @@ class Pool:
         All else is as for `reset`. If the state of an env cannot be restored, its row has the exception.
 
         Raises:
-            StateError: an env owes an answer, there are spare envs, or the envs live in shards.
+            StateError: an env owes an answer.
         """
-        self._check_states("set_states", env_ids)
-        self._call("reset", self._requests.set_states, states, env_ids, ordered)
+        self._call("set_states", self._set_states, states, env_ids, ordered)
 
-    def last_observations(self, env_ids: Sequence[int] | Array) -> list[list[Array]]:
-        """Return copies of the last observations of envs that were reset and owe no answer, each a list of leaves."""
-        found: list[list[Array]] = self._call("get_states", self._last_observations, env_ids)
-        return found
-
-    def _last_observations(self, env_ids: Sequence[int] | Array) -> list[list[Array]]:
-        ids = np.asarray(env_ids).tolist()
-        found = self._requests.last_delivered_obs(dict.fromkeys(ids, 0))
-        return [found.get(env_id, []) for env_id in ids]
+    def _set_states(self, states: Sequence[GivenState], env_ids: Sequence[int] | Array, ordered: bool) -> None:
+        self._rows.check_idle("set_states", env_ids, is_reset=False)
+        self._rows.set_states(states, env_ids, ordered)
 
     def _slot_of(self, env_id: int) -> int:
+        """Return the slot that serves an env; of envs in shards it is not known, and each is taken for one."""
         slots = self._envs.slots
-        return 0 if slots is None else slots.slot_of(env_id)
-
-    def _check_states(self, what: str, env_ids: Sequence[int] | Array) -> None:
-        self._lifecycle.check_open(what)
-        if self._spares is not None:
-            raise StateError(f"{what}: envs with spare envs have no states of their own; use num_spare_envs=0")
-        if self._engine.shards():
-            raise StateError(f"{what}: envs in shards have no states here; use backend='process'")
-        self._requests.check_idle(what, env_ids, is_reset=what == "get_states")
+        if slots is None:
+            return 0 if self._engine.runs_here else env_id
+        return slots.slot_of(env_id)
 
     # ---- recovery ----------------------------------------------------------------------------
 

@@ -459,7 +459,9 @@ class Journal:
     def command(self, env_id: int, step_id: int) -> Command:
         """Return an unanswered step or reset of an env; such a command is never dropped."""
         (entry,) = (one for one in self._entries(env_id, step_id) if one.step_id == step_id)
-        return Command(step_id, env_id, entry.op, entry.flags, entry.argument, payload=entry.payload)
+        call = self.calls.find(env_id, step_id)  # a state that is put into the env lasts as a call does
+        effect, key = (Effect.ONCE, None) if call is None else (Effect.SEEDS, call.name)
+        return Command(step_id, env_id, entry.op, entry.flags, entry.argument, effect, key, entry.payload)
 
     def payload(self, env_id: int, step_id: int) -> bytes | None:
         """Return the payload of a reset or step; None if it was dropped. An env's last payload is never dropped."""

@@ -28,7 +28,8 @@ class NewestCommands:
         num_shards: how many shards.
 
     Attributes:
-        commands: the newest command of each env, but calls, (num_envs,). Payloads count if the command is flagged so.
+        commands: the newest command of each env, but calls, (num_envs,). Keys and payloads count if the command
+            is flagged to have a payload.
         num_owed: how many envs owe an answer.
         num_missing: how many of these answers have not arrived.
         num_missing_of: the same by shard.
@@ -82,8 +83,8 @@ class NewestCommands:
             self.forget(env_id)
         self.commands.table[env_ids] = commands.table
         if any(commands.payloads):
-            for env_id, payload in zip(env_ids.tolist(), commands.payloads):
-                self.commands.payloads[env_id] = payload
+            for env_id, key, payload in zip(env_ids.tolist(), commands.keys, commands.payloads):
+                self.commands.keys[env_id], self.commands.payloads[env_id] = key, payload
         self._is_owed[env_ids] = True
         self.num_owed += len(env_ids)
         self.num_missing += len(env_ids)

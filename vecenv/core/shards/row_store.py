@@ -45,6 +45,8 @@ class RowStore:
         self._next_block = 0
         self._obs_ids = np.zeros(plan.num_envs, np.uint64)  # step_ids of the newest observations
         self.records = plan.records(memory)
+        is_second = self.records["step_id"][:, 1] > self.records["step_id"][:, 0]  # as another pool has saved them
+        self.records[is_second] = self.records[is_second, ::-1]
         self._record_bytes = self.records.view(_BYTES)
 
     def take(self, frame: Frame, is_taken: Array, env_ids: Array) -> None:

@@ -489,10 +489,10 @@ class ShardHub(Hub):
         """
         found = [calls[step_id] for step_id in self._calls[shard] if step_id in calls]
         for one in self._newest.commands.select(self._newest.missing(self._all_ids[self._slices[shard]])):
-            payload = one.payload if one.flags & CommandFlag.PAYLOAD else None
+            key, payload = (one.key, one.payload) if one.flags & CommandFlag.PAYLOAD else (None, None)
             if payload is None and one.op == Op.STEP:
                 payload = tuple(column[one.env_id].tobytes() for column in self._actions)
-            found.append(one._replace(payload=payload))
+            found.append(one._replace(key=key, payload=payload))
         return Commands.listed(sorted(found))  # step_ids are distinct
 
     def begin_again(self, shard: int, *, is_new: bool) -> None:

@@ -8,8 +8,13 @@ In DISABLED and NEXT_STEP modes the two are rows of two batches; in SAME_STEP mo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
+from ..host.saving import SavedEnv
+from ..layout.arena import read_record
 from ..layout.flags import Autoreset, Op, RowFlag
 from ..layout.info_cells import InfoColumns
 from ..layout.rows import union_of_flags
@@ -17,7 +22,7 @@ from ..layout.spec import Array
 from ..operations.engine import EnvSpaces
 from ..operations.requests import refuse_busy_env, refuse_ordered
 from ..parent.batch import Batch
-from .resets import EnvResets
+from .resets import EnvResets, Reset
 from .rows import AnswerStore, join_rows
 
 __all__ = ["RowAnswers"]
@@ -44,7 +49,10 @@ class RowAnswers:
     """
 
     #: Attributes that a saved pool contains.
-    SAVED = ("owed", "order", "ended", "is_fresh", "_has_last", "_is_over", "_has_failed", "_last")
+    SAVED = (
+        *("owed", "order", "ended", "is_fresh", "_has_last", "_is_over", "_has_failed"),
+        *("_ends", "_last", "_last_objects"),
+    )
 
     def __init__(self, num_rows: int, mode: Autoreset, spaces: EnvSpaces, infos: InfoColumns) -> None:
         self._spec, self._infos = spaces.obs, infos
@@ -57,7 +65,9 @@ class RowAnswers:
         self._has_last = np.zeros(num_rows, np.bool_)  # the answer of its env has arrived
         self._is_over = np.zeros(num_rows, np.bool_)  # its episode has ended, and no other env has taken over
         self._has_failed = np.zeros(num_rows, np.bool_)  # the reset of its env raised
+        self._ends: dict[int, bytes] = {}  # by row: the state that was put into its env, if its episode is over
         self._last = AnswerStore(num_rows, spaces)
+        self._last_objects: dict[int, list[Any]] = {}  # by row: values of the last observation without a column
 
     # ---- requests --------------------------------------------------------------------------
 
@@ -110,9 +120,14 @@ class RowAnswers:
         self._is_over[rows] = False
         self._drop_ended(rows)
 
-    def note_reset(self, rows: Array) -> None:
-        """Note that resets of these rows were sent to the envs that serve them."""
+    def note_reset(self, resets: Mapping[int, Reset]) -> None:
+        """Note that resets of rows were sent to the envs that serve them."""
+        rows = np.array(list(resets))
         self.is_fresh[rows] = self._is_over[rows] = self._has_failed[rows] = False
+        for row, reset in resets.items():
+            self._ends.pop(row, None)
+            if reset.state is not None and reset.state.is_over:
+                self._ends[row] = reset.state.state
 
     # ---- answers ---------------------------------------------------------------------------
 
@@ -126,7 +141,9 @@ class RowAnswers:
             has_error = (flags & _ERROR) != 0
             is_reset = (flags & _RESET) != 0
             self._has_failed[rows[is_reset & has_error]] = True
-            ended = rows[dones & ~has_error & ~is_reset]
+            if self._ends:
+                dones[is_reset] |= np.isin(rows[is_reset], list(self._ends))
+            ended = rows[dones & ~has_error]
             self._is_over[ended] = True
             if self._swaps_at_end:
                 self.ended += ended.tolist()
@@ -163,9 +180,28 @@ class RowAnswers:
         if taken.any():
             resets.has_first[envs[taken]] = False
             self.is_fresh[rows[taken]] = False
+            for row in rows[taken].tolist():
+                self._ends.pop(row, None)
             self._has_failed[rows[taken]] = (flags[taken] & _ERROR) != 0
         self._clear(rows)
+        if self._spec.num_objects:
+            self._last_objects |= {reply.env_id: reply.objects for reply in replies.values() if reply.objects}
         return Batch(joined, union_of_flags(flags), self._spec, self._infos, replies)
+
+    def end_of(self, row: int, begun: SavedEnv) -> tuple[SavedEnv, list[Array]]:
+        """Return the end of the last episode of a row, and copies of the leaves of its last observation.
+
+        Args:
+            row: another env has taken it over, and the caller has not seen its first observation.
+            begun: the state of that env. Its generators are those of the end, unless this was a state of its own.
+        """
+        columns, record = self._last.rows.columns, read_record(begun.record)
+        for name in ("length", "seed", "return"):
+            record[name] = columns[name][row]
+        record["began_ns"], record["is_over"] = int(columns["seconds"][row] * 1e9), True
+        end = begun._replace(record=record.tobytes(), objects=self._last_objects.get(row))
+        end = end._replace(state=self._ends.get(row, begun.state))
+        return end, [leaf[row].copy() for leaf in self._last.rows.leaves]
 
     def _clear(self, rows: Array) -> None:
         """Let rows owe nothing."""

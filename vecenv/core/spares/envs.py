@@ -29,13 +29,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import ClosedError, StateError
+from ..host.saving import SavedEnv
 from ..layout.bounds import Bounds
+from ..layout.commands import GivenState
 from ..layout.flags import Autoreset, Form, Op
 from ..layout.info_cells import Column
 from ..layout.messages import Reply
 from ..layout.spec import Array, split_batch
 from ..operations.engine import OpenedEnvs
-from ..operations.requests import ActionLeaves, Requests, check_count
+from ..operations.requests import ActionLeaves, Requests, ResetNeededError, check_count, refuse_busy_env
 from ..operations.waiter import (
     Waiter,
     check_distinct_envs,
@@ -112,6 +114,7 @@ class SpareEnvs:
         self._num_outstanding, self._add_info_key = envs.hub.outstanding, envs.hub.add_info_key
         self._answers = RowAnswers(self._num_rows, mode, envs.spaces, waiter.inbox.infos)
         self._resets = EnvResets(requests, self._num_envs, envs.spaces)
+        self._is_same_step = mode == Autoreset.SAME_STEP
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -318,6 +321,21 @@ class SpareEnvs:
                 self._swap(np.sort(served))
             self._note_request(Op.RESET, rows)
 
+    def set_states(self, states: Sequence[GivenState], env_ids: Sequence[int] | Array, ordered: bool) -> None:
+        """Put states into the envs of rows; see `Pool.set_states`. Spare envs stay as they are.
+
+        Where another env has taken over a row whose episode is over, that env is the next spare one again, with the
+        episode that it has begun. The row gets the env back that has ended.
+        """
+        rows = self._check_request(Op.RESET, env_ids, ordered)
+        check_count("set_states", "states", states, len(rows))
+        resets = {row: Reset(state=state) for row, state in zip(rows.tolist(), states)}
+        with signals_deferred():
+            self._queues.swap_back(np.sort(rows[self._answers.is_fresh[rows]]))
+            self._reset_rows(resets)
+            self._answers.forget(rows)
+            self._note_request(Op.RESET, rows)
+
     def _reset_rows(self, resets: dict[int, Reset]) -> None:
         """Reset the envs of rows, and the spare envs that their resets concern."""
         begins = self._spares.reach_all_envs(resets)  # a run does not depend on earlier ones then
@@ -332,7 +350,7 @@ class SpareEnvs:
             if is_ahead[env_id]:
                 self._resets.postponed[env_id] = reset
             self._resets.has_first[env_id] = False
-        self._answers.note_reset(np.array(list(resets)))
+        self._answers.note_reset(resets)
         self._resets.send_ahead(self._spares.follow(resets, self._resets.was_reset))
 
     def _reset_env(self, env_id: int, reset: Reset) -> None:
@@ -359,6 +377,35 @@ class SpareEnvs:
 
     def owes(self, env_id: int) -> Op:
         return Op(int(self._answers.owed[env_id]))
+
+    # ---- states of single envs -----------------------------------------------------------------
+
+    def check_idle(self, what: str, env_ids: Sequence[int] | Array, *, is_reset: bool) -> None:
+        for row in map(int, env_ids):
+            if self.owes(row) != Op.NONE:
+                refuse_busy_env(what, row, self.owes(row))
+            if is_reset and not self._resets.was_reset[self._queues.env_of[row]]:
+                raise ResetNeededError(f"{what}: env {row} was never reset; call reset first")
+
+    def envs_of(self, env_ids: Sequence[int] | Array) -> list[int]:
+        """Return the envs that serve rows."""
+        envs: list[int] = self._queues.env_of[np.asarray(env_ids, np.int64)].tolist()
+        return envs
+
+    def replace_begun(self, row: int, state: SavedEnv, obs: list[Array]) -> tuple[SavedEnv, list[Array]]:
+        """Return the state and the last observation of a row, given those of the env that serves it.
+
+        An env that has begun an episode ahead has taken over a row whose episode is over. The row then has the end of
+        the old episode, with the generators of this env.
+
+        Raises:
+            StateError: the episode of the row was lost.
+        """
+        if not self._answers.is_fresh[row]:
+            return state, obs
+        if self._is_same_step:
+            raise StateError(f"get_states: env {row}: its episode was lost by an exception; step or reset it first")
+        return self._answers.end_of(row, state)
 
     # ---- saving ----------------------------------------------------------------------------
 

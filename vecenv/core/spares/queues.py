@@ -50,6 +50,14 @@ class SpareQueues:
         """Return the queues of all rows, or the one that they share; each has env ids, the next one first."""
         return self._queues if self.are_own else self._queues[:1]
 
+    def swap_back(self, rows: Array) -> None:
+        """Give rows the last envs of their queues, and put their own envs to the front: `swap` the other way round."""
+        for row, env_id in zip(rows.tolist()[::-1], self.env_of[rows].tolist()[::-1]):
+            self.row_of[env_id] = -1
+            self._queues[row].appendleft(env_id)
+            env_id = self._queues[row].pop()
+            self.env_of[row], self.row_of[env_id] = env_id, row
+
     def swap(self, rows: Array) -> None:
         """Append the envs of these rows to the queues, and give each row the first env of its queue."""
         for row, env_id in zip(rows.tolist(), self.env_of[rows].tolist()):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..layout.commands import GivenState
 from ..layout.spec import Array
 from ..operations.engine import EnvSpaces
 from ..operations.requests import Requests
@@ -42,11 +43,15 @@ class SpareRule(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """The arguments of one env's reset. Without `has_seed` its `reset` gets no `seed`."""
+    """The arguments of one env's reset. Without `has_seed` its `reset` gets no `seed`.
+
+    With a `state`, this is put into the env in place of its reset, and there are no arguments.
+    """
 
     seed: int | None = None
     has_seed: bool = False
     kwargs: dict[str, Any] | None = None
+    state: GivenState | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -148,8 +153,13 @@ class EnvResets:
 
     def send(self, resets: Sequence[tuple[int, Reset]]) -> None:
         """Send resets, pairs (env_id, reset), whose answers are those of rows; those of equal form in one request."""
+        states = {env_id: reset.state for env_id, reset in resets if reset.state is not None}
+        if states:
+            envs = list(states)
+            self._requests.set_states(list(states.values()), envs, False)
+            self.was_reset[envs] = True
         for has_seed in (False, True):
-            some = [(env_id, reset) for env_id, reset in resets if reset.has_seed == has_seed]
+            some = [one for one in resets if one[1].has_seed == has_seed and one[1].state is None]
             if some:
                 envs = [env_id for env_id, _ in some]
                 seeds = [reset.seed for _, reset in some] if has_seed else None
