@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.core.shards.local_pools import LocalPool
+from tests.core.shards.model_carrier import ModelCarrier
 from tests.faults.traces import play
+from vecenv.core.options import PoolOptions
+from vecenv.core.pool import starting
+from vecenv.core.pool.pool import Pool
+from vecenv.core.shards.sharded_engine import ShardedEngine
 from vecenv.core.system import log_records
+from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.toys import NullEnv, SleepEnv, ToyEnv
 from vecenv.statistics import Statistics
 
@@ -59,6 +68,82 @@ def test_line_about_a_worker_that_died_in_a_shard_names_both(caplog: pytest.LogC
         pid = pool.carrier.pid_of(1)
     (line,) = [record.getMessage() for record in caplog.records if "replaced, " in record.getMessage()]
     assert line.startswith(f"vecenv: shard 1, process {pid}: worker 0 (envs 2-3) died during ")
+
+
+class BuiltOnceFileExists(ToyEnv):
+    """Its constructor waits for a file.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        while not path.exists():
+            time.sleep(0.01)
+
+
+class CreatesFile(logging.Handler):
+    """Creates a file once a log line contains a text."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        super().__init__()
+        self._path, self._text = path, text
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text in record.getMessage():
+            self._path.touch()
+
+
+def test_log_shows_which_shards_still_build_their_envs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(starting, "_FIRST_LINE_SECONDS", 0.1)
+    path = tmp_path / "built"
+    handler = CreatesFile(path, "1 of 2 shards are ready")
+    logging.getLogger("vecenv").addHandler(handler)
+    try:
+        with LocalPool([ToyEnv, functools.partial(BuiltOnceFileExists, path)]) as pool:
+            pool.start()
+            pid = pool.carrier.pid_of(1)
+    finally:
+        logging.getLogger("vecenv").removeHandler(handler)
+    lines = [line for record in caplog.records if "shards are ready" in (line := record.getMessage())]
+    assert re.fullmatch(
+        rf"vecenv: 1 of 2 shards are ready after \d+ s; shard 1 builds its envs \(process {pid}\)", lines[-1]
+    )
+
+
+class RoomAfterLines(ModelCarrier):
+    """Has room for processes only after some lines of the log have named the missing resources.
+
+    Args:
+        num_lines: how many lines.
+    """
+
+    def __init__(self, num_lines: int) -> None:
+        super().__init__()
+        self.missing = "2 CPUs; there is node 10.0.0.3: CPU 0 free of 2"
+        self._num_lines = num_lines
+
+    def waiting_for(self, shard: int) -> str:
+        self._num_lines -= 1
+        found, self.missing = self.missing, self.missing if self._num_lines else ""
+        return found
+
+
+def test_log_shows_at_regular_intervals_what_shards_wait_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(starting, "_FIRST_LINE_SECONDS", 0.1)
+    options = PoolOptions(num_workers=1, context="fork")
+    engine = ShardedEngine([ToyEnv] * 3, options, carrier=RoomAfterLines(3), num_shards=3, adapt=adapt_and_build)
+    with Pool(engine) as pool:
+        pool.start()
+    lines = [record.getMessage() for record in caplog.records]
+    for line in lines[:3]:
+        assert line.startswith("vecenv: 0 of 3 shards are ready after 0 s; shard 0 waits for 2 CPUs; there is node ")
+        assert line.endswith("CPU 0 free of 2, and so do 2 others")
 
 
 def test_flood_of_log_records_of_a_shard_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
