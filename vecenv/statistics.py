@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .values.id_ranges import ids_text
 from .values.shown_text import ShownText
 
-__all__ = ["CallerTimes", "Durations", "EnvTimes", "ShardInfo", "Statistics", "WorkerTimes"]
+__all__ = ["CallerTimes", "Durations", "EnvTimes", "ShardInfo", "Shards", "Statistics", "WorkerTimes"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: Most envs, and most workers, in the printed table.
@@ -39,6 +40,18 @@ class ShardInfo(NamedTuple):
     env_ids: tuple[int, ...]
     state: str
     restarts: int
+
+
+class Shards(ShownText, list[ShardInfo]):
+    """The shards of a pool, by number; a list that `print` shows as a table. It is empty if there are no shards."""
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [("", "node", "pid", "envs", "state", "restarts")]
+        for one in self:
+            node = f"{one.node_ip} ({one.node_id[:8]})" if one.node_id else "-"
+            cells = node, str(one.pid or "-"), ids_text(one.env_ids), one.state, str(one.restarts)
+            rows.append((f"shard {one.shard}", *cells))
+        return "\n".join(_align(rows)) if self else "no shards"
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,7 @@ from vecenv.cli.pool_load import EnvLoad, PoolLoad, WorkerLoad, measure_load
 from vecenv.cli.pool_reader import PoolReader
 from vecenv.core.system.stack_dump import signal_name
 from vecenv.statistics import time_text
+from vecenv.values.id_ranges import ids_text
 
 __all__ = ["print_once", "watch"]
 
@@ -192,7 +193,7 @@ def _worker_table(workers: Sequence[WorkerLoad]) -> Any:
         table.add_row(
             str(one.process.worker_id),
             str(one.process.pid),
-            _ids(one.process.env_ids),
+            ids_text(one.process.env_ids),
             "-" if math.isnan(one.busy_share) else f"{one.busy_share:.0%}",
             _mib(one.rss_nbytes),
             one.state or "running",
@@ -243,12 +244,6 @@ def _table(*names: str) -> Any:
 
 def _known(value: float) -> float:
     return -math.inf if math.isnan(value) else value
-
-
-def _ids(env_ids: Sequence[int]) -> str:
-    ends = [i for i in range(1, len(env_ids)) if env_ids[i] != env_ids[i - 1] + 1]
-    runs = [env_ids[start:stop] for start, stop in zip([0, *ends], [*ends, len(env_ids)])]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs if run)
 
 
 def _mib(nbytes: float) -> str:

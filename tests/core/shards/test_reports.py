@@ -24,7 +24,7 @@ from vecenv.core.shards.sharded_engine import ShardedEngine
 from vecenv.core.system import log_records
 from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.toys import NullEnv, SleepEnv, ToyEnv
-from vecenv.statistics import Statistics
+from vecenv.statistics import ShardInfo, Shards, Statistics
 
 pytestmark = pytest.mark.extended
 
@@ -68,6 +68,24 @@ def test_line_about_a_worker_that_died_in_a_shard_names_both(caplog: pytest.LogC
         pid = pool.carrier.pid_of(1)
     (line,) = [record.getMessage() for record in caplog.records if "replaced, " in record.getMessage()]
     assert line.startswith(f"vecenv: shard 1, process {pid}: worker 0 (envs 2-3) died during ")
+
+
+def test_shards_print_as_a_table_with_ranges_of_env_ids() -> None:
+    with LocalPool([ToyEnv] * 5) as pool:
+        assert str(pool.shards()).splitlines()[1].split() == ["shard", "0", "-", "-", "0-2", "opening", "0"]
+        play(pool, 2, lambda pool, number: pool.kill_shard(1) if number == 1 else None)
+        shards = pool.shards()
+        pids = [pool.carrier.pid_of(shard) for shard in (0, 1)]
+    head, *lines = str(shards).splitlines()
+    assert head.split() == ["node", "pid", "envs", "state", "restarts"]
+    assert [line.split() for line in lines] == [
+        ["shard", "0", "-", str(pids[0]), "0-2", "serving", "0"],
+        ["shard", "1", "-", str(pids[1]), "3-4", "serving", "1"],
+    ]
+    assert [shard.env_ids for shard in shards[1:]] == [(3, 4)], "still a list"
+    with_nodes = Shards([ShardInfo(0, 7, "abcdef0123", "10.0.0.3", (0, 1, 2, 4), "serving", 0)])
+    assert "10.0.0.3 (abcdef01)    7  0-2, 4  serving" in str(with_nodes)
+    assert str(Shards()) == "no shards"
 
 
 class BuiltOnceFileExists(ToyEnv):

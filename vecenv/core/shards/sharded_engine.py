@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import StateError, WorkerTimeoutError
-from ...statistics import EnvTimes, ShardInfo, WorkerTimes
+from ...statistics import EnvTimes, ShardInfo, Shards, WorkerTimes
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.spec import Spec
@@ -281,9 +281,9 @@ class ShardedEngine(Engine):
         while self._times.is_awaited() and now_ns() < until_ns and not hub.has_errors() and not must_end():
             hub.wait_briefly(min(until_ns, now_ns() + POLL_NS))
 
-    def shards(self) -> list[ShardInfo]:
+    def shards(self) -> Shards:
         """Return the state of every shard, and where it runs."""
-        found = []
+        found = Shards()
         for shard, status in enumerate(self._shards):
             place = self._carrier.place_of(shard) or ShardPlace(0)
             found.append(ShardInfo(shard, *place, tuple(status.env_ids), status.state.value, status.num_replaced))
