@@ -17,8 +17,8 @@ import pytest
 from tests.core.shards.local_pools import LocalPool
 from tests.core.shards.model_carrier import ModelCarrier
 from tests.faults.traces import play
+from tests.inside import show_starts_after
 from vecenv.core.options import PoolOptions
-from vecenv.core.pool import starting
 from vecenv.core.pool.pool import Pool
 from vecenv.core.shards.sharded_engine import ShardedEngine
 from vecenv.core.system import log_records
@@ -116,7 +116,7 @@ class CreatesFile(logging.Handler):
 def test_log_shows_which_shards_still_build_their_envs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(starting, "_FIRST_LINE_SECONDS", 0.1)
+    show_starts_after(0.1, monkeypatch)
     path = tmp_path / "built"
     handler = CreatesFile(path, "1 of 2 shards are ready")
     logging.getLogger("vecenv").addHandler(handler)
@@ -153,7 +153,7 @@ class RoomAfterLines(ModelCarrier):
 def test_log_shows_at_regular_intervals_what_shards_wait_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(starting, "_FIRST_LINE_SECONDS", 0.1)
+    show_starts_after(0.1, monkeypatch)
     options = PoolOptions(num_workers=1, context="fork")
     engine = ShardedEngine([ToyEnv] * 3, options, carrier=RoomAfterLines(3), num_shards=3, adapt=adapt_and_build)
     with Pool(engine) as pool:
