@@ -114,7 +114,7 @@ class StartProgress:
         self._next_seconds = _FIRST_LINE_SECONDS
 
     def show(self, count: Callable[[], int], describe: Callable[[], str] = str) -> None:
-        """Write a line if one is due; `count` returns how many parts are ready, `describe` the rest of the line."""
+        """Write a line if one is due; `count` returns how many parts are ready, `describe` the end of the line."""
         seconds = (now_ns() - self._began_ns) / 1e9
         if seconds < self._next_seconds:
             return

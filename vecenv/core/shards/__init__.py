@@ -12,6 +12,7 @@
     carrier              the interface to the transport; local_carrier: child processes
     shard                the other end: a pool that executes numbered requests
     requests             the contents of a request
+    shard_table          counters of shards for `vecenv top`
     shard_times          times of envs and workers in shards, joined
     frames               replies as flat buffers, which travel in pieces
 

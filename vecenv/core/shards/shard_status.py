@@ -76,6 +76,10 @@ class ShardStatus:
         """The shard and its envs, for messages."""
         return f"shard {self.shard} ({describe_envs(self.env_ids)})"
 
+    def count(self, name: str) -> int:
+        """Return one of its counts of failures, with those of its predecessors."""
+        return self.counts.get(name, 0) + self.counts_before.get(name, 0)
+
     def take_error(self) -> Exception:
         """Return the error of a dead shard: first the one that was raised, then one that says so.
 
