@@ -158,6 +158,7 @@ class WorkerTimes:
             operation that runs now is included. NaN with `timings=False`.
         waiting_share: the remaining part, float64 (W,): the worker waits for commands; it also calls and restores envs.
         rss_nbytes: memory in bytes that it has in RAM, shared memory included, float64 (W,); NaN if it is dead.
+        shard: number of its shard, int64 (W,); -1 if it is on this machine. Workers are numbered through all shards.
     """
 
     pid: Array
@@ -165,6 +166,12 @@ class WorkerTimes:
     busy_share: Array
     waiting_share: Array
     rss_nbytes: Array
+    shard: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def describe(self, worker_id: int) -> str:
+        """Return the name of a worker for messages, such as 'worker 3', or 'worker 3 (shard 1)'."""
+        shard = self.shard[worker_id]
+        return f"worker {worker_id} (shard {shard})" if shard >= 0 else f"worker {worker_id}"
 
 
 @dataclass(frozen=True)
@@ -302,7 +309,7 @@ class Statistics(ShownText, Mapping[str, Any]):
         envs = self.envs
         if not len(envs.step.num):
             return []
-        rows: list[tuple[str, ...]] = [("", "", *_TIMES, "cpu", "last answer")]
+        rows: list[tuple[str, ...]] = [("per env", "", *_TIMES, "cpu", "last answer")]
         for kind, durations in (("step", envs.step), ("reset", envs.reset)):
             rows.append((f"all {kind}s", "", *_cells(durations.together(), 0), "", ""))
         slowest = np.argsort(-np.nan_to_num(envs.step.p99, nan=-1.0), kind="stable")[:_MOST_LINES]
@@ -325,7 +332,7 @@ class Statistics(ShownText, Mapping[str, Any]):
             memory = workers.rss_nbytes[worker_id]
             shown = "-" if math.isnan(memory) else f"{memory / 2**20:,.0f} MiB"
             counts = str(workers.pid[worker_id]), str(workers.num_envs[worker_id])
-            rows.append((f"worker {worker_id}", *counts, *shares, shown))
+            rows.append((workers.describe(worker_id), *counts, *shares, shown))
         left = len(workers.pid) - len(busiest)
         return ["", *_align(rows), *([f"... and {left} workers that were less busy"] if left else [])]
 
