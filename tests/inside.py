@@ -17,7 +17,7 @@ from vecenv.core.layout.commands import Entry
 from vecenv.core.operations.engine import OpenedEnvs
 from vecenv.core.operations.requests import Requests
 from vecenv.core.operations.waiter import Waiter
-from vecenv.core.pool import process, waiting_constructors
+from vecenv.core.pool import process, starting, waiting_constructors
 from vecenv.core.pool.pool import Pool
 from vecenv.core.processes.worker_group import WorkerGroup
 from vecenv.core.recovery.action_pages import Page
@@ -51,6 +51,11 @@ def shard_status_of(pool: Pool, shard: int) -> ShardStatus:
     """Return the state of a shard, as the driver knows it."""
     status: ShardStatus = engine_of(pool)._shards[shard]
     return status
+
+
+def show_starts_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first line of the log about a long start come after this time."""
+    monkeypatch.setattr(starting, "_FIRST_LINE_SECONDS", seconds)
 
 
 def worker_group_of(pool: Pool) -> WorkerGroup:

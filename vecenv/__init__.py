@@ -40,7 +40,7 @@ _NAMES = {
     "options": "EngineOptions FailurePolicy Timeouts",
     "ray_options": "RayOptions",
     "report": "Report Verdict",
-    "statistics": "CallerTimes Durations EnvTimes ShardInfo Statistics WorkerTimes",
+    "statistics": "CallerTimes Durations EnvTimes ShardInfo Shards Statistics WorkerTimes",
     "tuning.result": "TuneCandidate TuneResult",
     "tuning.search": "tune",
     "vector": "BatchedVectorEnv VectorEnv make_vec register_vec",

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .values.id_ranges import ids_text
 from .values.shown_text import ShownText
 
-__all__ = ["CallerTimes", "Durations", "EnvTimes", "ShardInfo", "Statistics", "WorkerTimes"]
+__all__ = ["CallerTimes", "Durations", "EnvTimes", "ShardInfo", "Shards", "Statistics", "WorkerTimes"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: Most envs, and most workers, in the printed table.
@@ -39,6 +40,18 @@ class ShardInfo(NamedTuple):
     env_ids: tuple[int, ...]
     state: str
     restarts: int
+
+
+class Shards(ShownText, list[ShardInfo]):
+    """The shards of a pool, by number; a list that `print` shows as a table. It is empty if there are no shards."""
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [("", "node", "pid", "envs", "state", "restarts")]
+        for one in self:
+            node = f"{one.node_ip} ({one.node_id[:8]})" if one.node_id else "-"
+            cells = node, str(one.pid or "-"), ids_text(one.env_ids), one.state, str(one.restarts)
+            rows.append((f"shard {one.shard}", *cells))
+        return "\n".join(_align(rows)) if self else "no shards"
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +158,7 @@ class WorkerTimes:
             operation that runs now is included. NaN with `timings=False`.
         waiting_share: the remaining part, float64 (W,): the worker waits for commands; it also calls and restores envs.
         rss_nbytes: memory in bytes that it has in RAM, shared memory included, float64 (W,); NaN if it is dead.
+        shard: number of its shard, int64 (W,); -1 if it is on this machine. Workers are numbered through all shards.
     """
 
     pid: Array
@@ -152,6 +166,12 @@ class WorkerTimes:
     busy_share: Array
     waiting_share: Array
     rss_nbytes: Array
+    shard: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def describe(self, worker_id: int) -> str:
+        """Return the name of a worker for messages, such as 'worker 3', or 'worker 3 (shard 1)'."""
+        shard = self.shard[worker_id]
+        return f"worker {worker_id} (shard {shard})" if shard >= 0 else f"worker {worker_id}"
 
 
 @dataclass(frozen=True)
@@ -289,7 +309,7 @@ class Statistics(ShownText, Mapping[str, Any]):
         envs = self.envs
         if not len(envs.step.num):
             return []
-        rows: list[tuple[str, ...]] = [("", "", *_TIMES, "cpu", "last answer")]
+        rows: list[tuple[str, ...]] = [("per env", "", *_TIMES, "cpu", "last answer")]
         for kind, durations in (("step", envs.step), ("reset", envs.reset)):
             rows.append((f"all {kind}s", "", *_cells(durations.together(), 0), "", ""))
         slowest = np.argsort(-np.nan_to_num(envs.step.p99, nan=-1.0), kind="stable")[:_MOST_LINES]
@@ -312,7 +332,7 @@ class Statistics(ShownText, Mapping[str, Any]):
             memory = workers.rss_nbytes[worker_id]
             shown = "-" if math.isnan(memory) else f"{memory / 2**20:,.0f} MiB"
             counts = str(workers.pid[worker_id]), str(workers.num_envs[worker_id])
-            rows.append((f"worker {worker_id}", *counts, *shares, shown))
+            rows.append((workers.describe(worker_id), *counts, *shares, shown))
         left = len(workers.pid) - len(busiest)
         return ["", *_align(rows), *([f"... and {left} workers that were less busy"] if left else [])]
 

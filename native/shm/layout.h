@@ -36,7 +36,7 @@
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
 #define VECENV_ABI 14
 #define VECENV_COUNTERS_MAGIC INT64_C(0x766e6365766e6302)
-#define VECENV_COUNTERS_VERSION 1 /* version of the layout of the counters */
+#define VECENV_COUNTERS_VERSION 2 /* version of the layout of the counters */
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* info cells per row; one cell: a number or an array element */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
@@ -96,6 +96,8 @@ enum {
     VECENV_K_SLOT_OF_ENV,
     VECENV_K_SLOTS,
     VECENV_K_TIMINGS, /* 0: nothing is timed */
+    VECENV_K_SHARDS, /* this and the next are used in Python only; 0: the workers are on this machine */
+    VECENV_K_OWED,
     VECENV_K_WORDS
 };
 

@@ -696,8 +696,8 @@ GYM_WINS = [dataclasses.replace(RESULTS[1], steps_per_second=2e6), RESULTS[2]]
             [dataclasses.replace(RESULTS[0], steps_per_second=400_000.0), *RESULTS[1:3]],
             (
                 "The plain loop is fastest: 400,000 env steps per second, 3.3 x vecenv sync: a step of the 64 envs "
-                "takes 2.5 us, and 8.33 us with the hand-over to 2 workers. Use backend='serial', which survives no "
-                "crash of an env."
+                "takes 2.5 us per env, and 8.33 us with the hand-over to 2 workers. Use backend='serial', which "
+                "survives no crash of an env."
             ),
         ),
         (GYM_WINS, "Gymnasium's AsyncVectorEnv is fastest: 2,000,000 env steps per second, 16.7 x vecenv sync."),

@@ -27,11 +27,14 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.core.shards.local_pools import LocalPool
 from tests.inside import opened_envs, timings_of
 from vecenv import VectorEnv
 from vecenv.cli import main
 from vecenv.cli.pool_reader import PoolFile, PoolReader, running_pools
+from vecenv.core.layout.counters import COUNTERS_VERSION
 from vecenv.core.layout.flags import Op
+from vecenv.core.options import Limits
 from vecenv.core.system.clock import Deadline, now_ns
 from vecenv.envs.toys import NullEnv
 
@@ -193,6 +196,65 @@ def test_top_counts_restarts_and_new_workers(capsys: pytest.CaptureFixture[str])
         assert [one["state"] for one in found["workers"]] == ["running"] * 2
 
 
+# ---- shards -----------------------------------------------------------------------------------
+
+
+@pytest.mark.extended
+def test_top_shows_the_shards_of_a_pool(capsys: pytest.CaptureFixture[str]) -> None:
+    with LocalPool([NullEnv] * 5) as pool:
+        pool.start()
+        first = numbers(capsys)
+        assert [one["state"] for one in first["shards"]] == ["serving"] * 2
+        assert [one["since"] for one in first["shards"]] == [None] * 2, "no request was answered"
+        pool.reset(seeds=range(5))
+        pool.recv()
+        for number in range(4):
+            if number == 2:
+                pool.kill_shard(1)
+            pool.step(np.zeros(5, np.int64))
+        pool.kill_worker(0)
+        pool.step(np.zeros(5, np.int64))
+        found = numbers(capsys)
+        assert (found["backend"], found["name"], found["steps"]) == ("shards", first["name"], pool.count_steps())
+        assert found["workers"] == [] and found["exceptions"] is found["episodes"] is None
+        pids = [pool.carrier.pid_of(shard) for shard in (0, 1)]
+        assert [(one["shard"], one["pid"], one["env_ids"]) for one in found["shards"]] == [
+            (0, pids[0], [0, 1, 2]),
+            (1, pids[1], [3, 4]),
+        ]
+        assert [one["restarts"] for one in found["shards"]] == [0, 1] and found["restarts"] == 1
+        assert [one["worker_restarts"] for one in found["shards"]] == [1, 0]
+        assert sum(one["steps"] for one in found["shards"]) == found["steps"]
+        assert found["shards"][0]["steps"] == 3 * 5
+        assert all(0 < one["since"] < 60 for one in found["shards"])
+        assert main(["top", "--once", "--interval", "0.01"]) == 0
+        shown = capsys.readouterr().out
+        assert re.search(rf"^ +1 +- +{pids[1]} +3-4 +serving +1 +0 +0 +[\d.]+ .?s *$", shown, re.MULTILINE)
+        assert "envs.statistics()" in shown and "timings=False" not in shown
+
+
+@pytest.mark.extended
+def test_top_shows_the_env_of_a_shard_that_has_not_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    with LocalPool([NullEnv, HangsInStep, NullEnv], limits=Limits(close=0.1)) as pool:
+        pool.start()
+        pool.reset(seeds=range(3))
+        pool.recv()
+        pool.send(np.zeros(3, np.int64), ordered=False)
+        assert sorted(pool.recv(2).env_ids.tolist()) == [0, 2]
+        found = numbers(capsys)
+    assert [env["doing"] for env in found["envs"]] == ["idle", "asked", "idle"]
+    assert all(env["num_steps"] is None for env in found["envs"])
+
+
+@pytest.mark.extended
+def test_pool_of_shards_without_monitor_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with LocalPool([NullEnv] * 2, monitor=False) as pool:
+        pool.start()
+        pool.reset(seeds=range(2))
+        pool.recv()
+        assert "no pool of this user is running" in fails(capsys, "--json")
+
+
 # ---- targets ----------------------------------------------------------------------------------
 
 
@@ -233,7 +295,7 @@ def test_top_refuses_another_layout(runtime_folder: Path, capsys: pytest.Capture
         (file,) = runtime_folder.iterdir()
         content = json.loads(file.read_text())
         file.write_text(json.dumps({**content, "layout": 0}))
-        assert "layout 0, this version reads layout 1" in fails(capsys, str(os.getpid()), "--json")
+        assert f"layout 0, this version reads layout {COUNTERS_VERSION}" in fails(capsys, str(os.getpid()), "--json")
         assert "no pool of this user" in fails(capsys, "--json")
         file.write_text(json.dumps(content))
         header = opened_envs(envs.pool).plan.counters.header(opened_envs(envs.pool).counters)
@@ -545,6 +607,29 @@ def test_screen_of_cartpoles_sleepers_and_a_hanging_env() -> None:
             assert psutil.pid_exists(envs.worker_pids[26])
             screen.press("d99\r")
             screen.wait_for(r"there is no such worker", step)
+            screen.press("q")
+            assert screen.end() == (0, "")
+        finally:
+            screen.close()
+
+
+@pytest.mark.extended
+def test_screen_of_shards_shows_their_envs_at_a_key() -> None:
+    with LocalPool([NullEnv] * 5) as pool:
+        pool.start()
+        pool.reset(seeds=range(5))
+        pool.recv()
+        screen = Terminal(sys.executable, "-m", "vecenv", "top", str(os.getpid()), "--interval", "0.05")
+
+        def step() -> None:
+            pool.step(np.zeros(5, np.int64))
+
+        try:
+            screen.wait_for(r"5 x NullEnv, up", step)
+            screen.wait_for(r"shard +node +pid[^\n]*\n +0 +- +\d+ +0-2 +serving +0 +0 +[1-9][\d,]* +[\d.]+ .?s", step)
+            screen.press("e")
+            screen.wait_for(r"env +shard +doing", step)
+            screen.wait_for(r" 4 +1 +(asked|idle)", step)
             screen.press("q")
             assert screen.end() == (0, "")
         finally:

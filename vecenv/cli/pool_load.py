@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.cli.pool_reader import PoolReader, Reading, WorkerProcess
+from vecenv.cli.pool_reader import PoolReader, Reading, ShardReading, WorkerProcess
 from vecenv.core.advice.times import rss_of
 
-__all__ = ["EnvLoad", "PoolLoad", "WorkerLoad", "measure_load"]
+__all__ = ["EnvLoad", "PoolLoad", "ShardLoad", "WorkerLoad", "measure_load"]
 
 
 @dataclass(frozen=True)
 class EnvLoad:
-    """One env, since the start of the pool. Unknown seconds and returns are NaN.
+    """One env, since the start of the pool. Unknown numbers are NaN, and for an env in a shard these are all numbers.
 
     Attributes:
         doing: 'step', 'reset', 'call' or 'idle'; 'blocked' if its worker waits for the pool to take messages; 'dead' if
-            it has no worker.
+            it has no worker. Of an env in a shard: 'asked' if it owes an answer that has not arrived, else 'idle'.
         since: seconds since it began that.
         num_steps, mean, p50, p99, max: timed steps and their seconds; `reset_mean`: seconds of a reset.
         num_episodes, mean_return: of its episodes that have ended.
@@ -66,6 +66,19 @@ class WorkerLoad:
 
 
 @dataclass(frozen=True)
+class ShardLoad:
+    """One shard.
+
+    Attributes:
+        steps, steps_per_second: of its envs: since the start of the pool, and in the interval.
+    """
+
+    process: ShardReading
+    steps: int
+    steps_per_second: float
+
+
+@dataclass(frozen=True)
 class PoolLoad:
     """The load of a pool in an interval; the names are those in JSON.
 
@@ -77,7 +90,7 @@ class PoolLoad:
         steps_per_second: of all envs together, in the interval.
         mean_return: of all episodes; NaN if there was none.
         recent_mean_return: of the episodes that ended in the interval; NaN if there was none.
-        restarts: workers that replaced others.
+        restarts: workers, or shards, that replaced others.
         exceptions: sum of those of the envs.
     """
 
@@ -93,6 +106,7 @@ class PoolLoad:
     restarts: int
     exceptions: int
     workers: tuple[WorkerLoad, ...]
+    shards: tuple[ShardLoad, ...]
     envs: tuple[EnvLoad, ...]
 
     def as_dict(self, reader: PoolReader) -> dict[str, Any]:
@@ -117,8 +131,16 @@ class PoolLoad:
                 }
                 for one in self.workers
             ],
+            "shards": [
+                {**vars(one.process), "steps": one.steps, "steps_per_second": one.steps_per_second}
+                for one in self.shards
+            ],
             "envs": [vars(one) for one in self.envs],
         }
+
+
+#: The fields of `EnvLoad` that are not known of an env in a shard.
+_ENV_NUMBERS = [name for name in EnvLoad.__annotations__ if name not in ("env_id", "worker_id", "doing")]
 
 
 def measure_load(reader: PoolReader, before: Reading, after: Reading) -> PoolLoad:
@@ -146,8 +168,16 @@ def measure_load(reader: PoolReader, before: Reading, after: Reading) -> PoolLoa
         mean_return=_mean(after.return_sum.sum(), after.num_episodes.sum()),
         recent_mean_return=_mean(*_recent_episodes(before, after)),
         restarts=after.num_replaced,
-        exceptions=sum(one.num_exceptions for one in envs),
+        exceptions=0 if after.shards else sum(one.num_exceptions for one in envs),
         workers=tuple(workers),
+        shards=tuple(
+            ShardLoad(
+                one,
+                int(after.num_steps[one.shard]),
+                max(0, int(after.num_steps[one.shard] - before.num_steps[one.shard])) / seconds,
+            )
+            for one in after.shards
+        ),
         envs=envs,
     )
 
@@ -180,6 +210,11 @@ def _busy_share(worker: WorkerProcess, before: Reading, after: Reading, seconds:
 
 
 def _env_loads(reading: Reading, states: dict[int, str]) -> Iterator[EnvLoad]:
+    if reading.shards:
+        unknown = dict.fromkeys(_ENV_NUMBERS, math.nan)
+        for env_id, is_asked in enumerate(reading.is_asked.tolist()):
+            yield EnvLoad(env_id, -1, "asked" if is_asked else "idle", **unknown)  # type: ignore[arg-type]
+        return
     step, reset = reading.envs.step, reading.envs.reset
     columns = {
         "num_steps": step.num, "mean": step.mean, "p50": step.p50, "p99": step.p99, "max": step.max,

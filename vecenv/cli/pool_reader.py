@@ -9,10 +9,11 @@ mapping and no descriptor. It writes nothing, and the pool does not notice it.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ from vecenv.core.system.stack_dump import StackFile
 from vecenv.errors import ClosedError, ConfigError
 from vecenv.statistics import EnvTimes
 
-__all__ = ["PoolFile", "PoolReader", "Reading", "WorkerProcess", "find_pool", "running_pools"]
+__all__ = ["PoolFile", "PoolReader", "Reading", "ShardReading", "WorkerProcess", "find_pool", "running_pools"]
 
 #: An operation that changes while it is read is read again this number of times.
 _ATTEMPTS = 3
@@ -49,7 +50,7 @@ class PoolFile:
         layout: version of the layout of the counters.
         descriptor, device, inode: of the memory of the counters, in that process.
         name: of the envs.
-        backend: 'process' or 'serial'.
+        backend: 'process', 'serial' or 'shards'.
     """
 
     pid: int
@@ -166,18 +167,44 @@ class WorkerProcess:
 
 
 @dataclass(frozen=True)
+class ShardReading:
+    """A shard, from the counters of the pool.
+
+    Attributes:
+        node: where it runs, '' without nodes.
+        pid: of its process on that node; 0 if it has none.
+        env_ids: its envs.
+        state: as in `ShardInfo`.
+        restarts: how often it was replaced.
+        worker_restarts: workers that it and its predecessors have replaced.
+        since: seconds since its last reply; NaN before the first one.
+    """
+
+    shard: int
+    node: str
+    pid: int
+    env_ids: tuple[int, ...]
+    state: str
+    restarts: int
+    worker_restarts: int
+    since: float
+
+
+@dataclass(frozen=True)
 class Reading:
     """The counters of a pool at one instant; each word is a copy.
 
     Attributes:
         taken_ns: monotonic clock.
-        num_replaced: workers that replaced others.
-        workers: by worker_id.
+        num_replaced: workers, or shards, that replaced others.
+        workers: by worker_id; () if they are on other machines.
+        shards: by number; () if the workers are on this machine.
         slot_of_env: int64 (N,).
         num_steps: of each slot, int64 (S,).
         operations: of each slot: '' between two commands, else 'step', 'reset' or 'call'.
         current_envs: the env of that operation, by slot.
         since: seconds since that operation began, by slot; NaN between two commands.
+        is_asked: whether each env of a shard owes an answer that has not arrived, bool (N,).
         is_blocked: whether a slot waits for its pool to take messages, by slot.
         envs: times of each env. They are NaN and 0 if nothing is timed, and for broken counters.
         busy_ns: of each env, int64 (N,): wall time of its steps and resets.
@@ -188,11 +215,13 @@ class Reading:
     opened_ns: int
     num_replaced: int
     workers: tuple[WorkerProcess, ...]
+    shards: tuple[ShardReading, ...]
     slot_of_env: Any
     num_steps: Any
     operations: tuple[str, ...]
     current_envs: tuple[int, ...]
     since: Any
+    is_asked: Any
     is_blocked: Any
     envs: EnvTimes
     busy_ns: Any
@@ -218,7 +247,12 @@ class PoolReader:
         self._words = dict(zip(COUNTERS_WORDS, header.tolist()))
         num_envs, num_slots = self._words["num_envs"], self._words["num_slots"]
         is_sane = 0 < num_envs <= _MOST and 0 < num_slots <= _MOST
-        self._plan = CountersPlan(num_envs if is_sane else 1, num_slots if is_sane else 1, self._words["timings"] != 0)
+        self._plan = CountersPlan(
+            num_envs if is_sane else 1,
+            num_slots if is_sane else 1,
+            is_timed=self._words["timings"] != 0,
+            has_shards=self._words["shards"] != 0,
+        )
         fixed = [name for name in COUNTERS_WORDS if name not in ("is_native", "opened_ns", "num_replaced")]
         if any(self._words[name] != self._plan.words[name] for name in fixed) or len(memory) < self._plan.nbytes:
             raise ConfigError(f"process {pool.pid}: its counters are broken, or those of another version of vecenv")
@@ -226,6 +260,8 @@ class PoolReader:
         self._slots = self._plan.slots(memory, is_native=bool(self._words["is_native"]))
         self._workers = self._plan.workers(memory)
         self._slot_of_env = self._plan.slot_of_env(memory)
+        self._shards = self._plan.shards(memory)
+        self._owed = self._plan.owed(memory) if self.has_shards else np.zeros((2, self.num_envs), np.bool_)
         timed = CountersPlan(self._plan.num_envs, self._plan.num_slots, True)
         self._timings: Any = self._plan.timings(memory) if self.is_timed else timed.timings(bytes(timed.nbytes))
 
@@ -257,6 +293,11 @@ class PoolReader:
         """Whether workers write how long operations take."""
         return self._plan.is_timed
 
+    @property
+    def has_shards(self) -> bool:
+        """Whether the envs live in shards, whose workers and times stay there."""
+        return self._plan.has_shards
+
     def owner_state(self) -> str:
         """Return '' if the process of the pool runs or sleeps, else 'stopped' or 'stopped by a debugger'."""
         return _STATES.get(state_of(self.pool.pid), "")
@@ -287,18 +328,23 @@ class PoolReader:
         taken_ns = now_ns()
         slots = self._read_slots(slot_of_env)
         workers = self._read_workers(slot_of_env)
+        is_owed, has_arrived = self._owed.copy()
         worker_of = {env_id: worker.worker_id for worker in workers for env_id in worker.env_ids}
         return Reading(
             taken_ns=taken_ns,
             opened_ns=int(self._words["opened_ns"]),
             num_replaced=self._num_replaced(),
             workers=workers,
+            shards=tuple(self._read_shards(slot_of_env)),
             slot_of_env=slot_of_env,
+            is_asked=is_owed & ~has_arrived,
             **slots,
             **self._read_timings([worker_of.get(env_id, -1) for env_id in range(self.num_envs)]),
         )
 
     def _num_replaced(self) -> int:
+        if self.has_shards:
+            return int(self._shards["restarts"].sum())
         return max(0, int(self._header[COUNTERS_WORDS.index("num_replaced")]))
 
     def _read_slots(self, slot_of_env: Any) -> dict[str, Any]:
@@ -350,6 +396,20 @@ class PoolReader:
             )
             for worker_id, slots in sorted(by_id.items())
         )
+
+    def _read_shards(self, slot_of_env: Any) -> Iterator[ShardReading]:
+        for shard, row in enumerate(self._shards.copy()):
+            answered_ns = int(row["answered_ns"])
+            yield ShardReading(
+                shard=shard,
+                node=row["node"].decode(errors="replace"),
+                pid=int(row["pid"]),
+                env_ids=tuple(np.flatnonzero(slot_of_env == shard).tolist()),
+                state=row["state"].decode(errors="replace"),
+                restarts=int(row["restarts"]),
+                worker_restarts=int(row["worker_restarts"]),
+                since=max(0.0, (now_ns() - answered_ns) / 1e9) if answered_ns else math.nan,
+            )
 
     def _read_timings(self, worker_of: Sequence[int]) -> dict[str, Any]:
         """Read the times, again while those of an env contradict each other; the rows that still do are emptied."""

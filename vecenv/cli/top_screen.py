@@ -1,4 +1,4 @@
-"""The screen of `vecenv top`: a summary, a table of workers, a table of envs, and the keys."""
+"""The screen of `vecenv top`: a summary, a table of workers, a table of envs, and the keys; or a table of shards."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from vecenv.cli.pool_load import EnvLoad, PoolLoad, WorkerLoad, measure_load
+from vecenv.cli.pool_load import EnvLoad, PoolLoad, ShardLoad, WorkerLoad, measure_load
 from vecenv.cli.pool_reader import PoolReader
 from vecenv.core.system.stack_dump import signal_name
 from vecenv.statistics import time_text
+from vecenv.values.id_ranges import ids_text
 
 __all__ = ["print_once", "watch"]
 
@@ -42,16 +43,21 @@ _LONG_FACTOR, _LONG_SECONDS = 10.0, 1.0
 #: Lines of the screen beside the rows of the tables, and the fewest rows of envs.
 _FIXED_LINES, _FEWEST_ROWS = 13, 3
 _MOST_WORKERS = 8
+_IN_SHARDS = (
+    "times of envs and the workers of each shard are not read here: the program shows them by print(envs.statistics())"
+)
 
 
 @dataclass
 class View:
     """The choices of the user: a key of `_SORTS`, the stacks that are shown, '' if none are, and their title.
 
+    `shows_envs` is whether the envs of a pool of shards are shown, in place of its shards.
     `digits` is the number of a worker that is being typed; None: no number is asked for.
     """
 
     sort: str = "slowest"
+    shows_envs: bool = False
     digits: str | None = None
     title: str = ""
     stack: str = ""
@@ -123,6 +129,8 @@ def _press(key: str, view: View, reader: PoolReader, load: PoolLoad) -> None:
             view.digits = view.digits[:-1]
         elif key in "\x1bqQ":
             view.digits = None
+    elif reader.has_shards:
+        view.shows_envs ^= key in "eE"
     elif key in "sS":
         names = list(_SORTS)
         view.sort = names[(names.index(view.sort) + 1) % len(names)]
@@ -147,6 +155,8 @@ def _show_stack(view: View, reader: PoolReader, load: PoolLoad) -> None:
 
 def _draw(reader: PoolReader, load: PoolLoad, view: View, height: int | None = None) -> Any:
     """Return the screen, for `rich.console.Console.print`, of `height` lines (None: the lines that 20 envs need)."""
+    if reader.has_shards:
+        return _draw_shards(reader, load, view, height)
     workers = sorted(load.workers, key=lambda one: (-_known(one.busy_share), one.process.worker_id))[:_MOST_WORKERS]
     stack_lines = view.stack.count("\n") + 3 if view.stack else 0
     rows = 20 if height is None else max(_FEWEST_ROWS, height - _FIXED_LINES - len(workers) - stack_lines)
@@ -166,11 +176,54 @@ def _draw(reader: PoolReader, load: PoolLoad, view: View, height: int | None = N
     return Group(*parts)
 
 
+def _draw_shards(reader: PoolReader, load: PoolLoad, view: View, height: int | None) -> Any:
+    """Return the screen of a pool of shards: the shards, or their envs, those that owe an answer first."""
+    rows = len(load.shards) if height is None else max(_FEWEST_ROWS, height - _FIXED_LINES)
+    parts: list[Any] = [_summary(reader, load), ""]
+    if view.shows_envs:
+        envs = sorted(load.envs, key=lambda env: (env.doing != "asked", env.env_id))
+        shard_of = {env_id: one.process.shard for one in load.shards for env_id in one.process.env_ids}
+        table = _table("env", "shard", "doing")
+        for env in envs[:rows]:
+            table.add_row(str(env.env_id), str(shard_of.get(env.env_id, "-")), env.doing)
+        left, what = len(envs) - rows, "envs"
+    else:
+        shards = sorted(load.shards, key=lambda one: (one.process.state == "serving", one.process.shard))
+        table = _shard_table(shards[:rows])
+        left, what = len(shards) - rows, "shards that serve"
+    parts.append(table)
+    if left > 0:
+        parts.append(Text(f"... and {left} {what}", style="dim"))
+    parts += ["", Text(_IN_SHARDS, style="dim")]
+    if height is not None:
+        parts += ["", Text(f"e {'shards' if view.shows_envs else 'envs'}   q quit", style="reverse")]
+    return Group(*parts)
+
+
+def _shard_table(shards: Sequence[ShardLoad]) -> Any:
+    table = _table("shard", "node", "pid", "envs", "state", "restarts", "of workers", "steps/s", "last answer")
+    for one in shards:
+        process = one.process
+        table.add_row(
+            str(process.shard),
+            process.node or "-",
+            str(process.pid or "-"),
+            ids_text(process.env_ids),
+            process.state,
+            f"{process.restarts:,}",
+            f"{process.worker_restarts:,}",
+            f"{one.steps_per_second:,.0f}",
+            _time(process.since),
+            style=None if process.state == "serving" else "red",
+        )
+    return table
+
+
 def _summary(reader: PoolReader, load: PoolLoad) -> Any:
     pool = reader.pool
     state = f", {load.owner_state}" if load.owner_state != "running" else ""
     envs_nbytes = sum(one.rss_nbytes for one in load.workers if not math.isnan(one.rss_nbytes))
-    in_workers = "" if pool.backend == "serial" else f" + {_mib(envs_nbytes)} in workers"
+    in_workers = "" if pool.backend in ("serial", "shards") else f" + {_mib(envs_nbytes)} in workers"
     episodes = f"episodes {load.episodes:,}, mean return {_number(load.mean_return)}"
     recent = "" if math.isnan(load.recent_mean_return) else f" (newest: {_number(load.recent_mean_return)})"
     pool_line = f"vecenv pool {pool.number} of process {pool.pid}{state}: {reader.num_envs} x {pool.name}"
@@ -192,7 +245,7 @@ def _worker_table(workers: Sequence[WorkerLoad]) -> Any:
         table.add_row(
             str(one.process.worker_id),
             str(one.process.pid),
-            _ids(one.process.env_ids),
+            ids_text(one.process.env_ids),
             "-" if math.isnan(one.busy_share) else f"{one.busy_share:.0%}",
             _mib(one.rss_nbytes),
             one.state or "running",
@@ -237,18 +290,12 @@ def _keys(view: View) -> Any:
 def _table(*names: str) -> Any:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
-        table.add_column(name, justify="left" if name in ("doing", "envs", "state") else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name in ("doing", "envs", "node", "state") else "right", no_wrap=True)
     return table
 
 
 def _known(value: float) -> float:
     return -math.inf if math.isnan(value) else value
-
-
-def _ids(env_ids: Sequence[int]) -> str:
-    ends = [i for i in range(1, len(env_ids)) if env_ids[i] != env_ids[i - 1] + 1]
-    runs = [env_ids[start:stop] for start, stop in zip([0, *ends], [*ends, len(env_ids)])]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs if run)
 
 
 def _mib(nbytes: float) -> str:

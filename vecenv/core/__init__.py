@@ -73,7 +73,7 @@ Rooms. A room imports only the rooms below it (`tests/test_layers.py`); the `__i
 Words:
 
     arena       the shared memory of a pool that its rows and actions lie in
-    counters    the shared memory of a pool that other programs may read: progress and times
+    counters    the shared memory of a pool that other programs may read: progress, times, states of shards
     slot        a thread of a worker that runs commands: a queue, a doorbell, some envs
     hub         the parent's end of all slots; a host drives the envs of one slot
     executor    the part of a host that runs one command on one env; a replay uses it, too

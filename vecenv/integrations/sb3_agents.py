@@ -18,7 +18,7 @@ from ..core.layout.spec import Array
 from ..core.pool.face import PoolFace
 from ..envs.remote import CallBatch, SetBatchAttribute
 from ..errors import ConfigError, StateError, convert_rows, converted, require
-from ..statistics import ShardInfo, Statistics
+from ..statistics import Shards, Statistics
 from ..vector.saved_adapter import SavedAdapter
 from .pettingzoo import PettingZooVectorEnv
 from .sb3 import Indices, Infos, call_once, read_rows
@@ -153,7 +153,7 @@ class SB3AgentVecEnv(SavedAdapter, PoolFace, _VecEnv):
     def statistics(self) -> Statistics:
         return self.vector_env.batched.statistics()
 
-    def shards(self) -> list[ShardInfo]:
+    def shards(self) -> Shards:
         return self.vector_env.batched.shards()
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ from ..errors import (
 )
 from ..registry import ENV_MANAGER_REGISTRY
 from ..saved_state import SavedState, StateLike
-from ..statistics import ShardInfo
+from ..statistics import Shards
 from ..values.checks import check_flag
 from .actions import packer_of
 from .build import builder_of
@@ -168,9 +168,9 @@ class BaseEnvManager(EnvManager, PoolFace):
             raise StateError("launch the manager first")
         return self._manager_pool.pool
 
-    def shards(self) -> list[ShardInfo]:
+    def shards(self) -> Shards:
         """Return the state and the node of every shard of a manager over Ray; [] for all others, and before launch."""
-        return [] if self._manager_pool.pool is None else self._manager_pool.pool.shards()
+        return Shards() if self._manager_pool.pool is None else self._manager_pool.pool.shards()
 
     def __repr__(self) -> str:
         pool = self._manager_pool.pool if "_manager_pool" in vars(self) else None

@@ -35,7 +35,7 @@ from ..gymnasium_api.reward_spaces import reward_shape_of
 from ..options import EngineLike, FailuresLike, TimeoutsLike
 from ..ray_options import RayOptions
 from ..saved_state import SavedState, StateLike
-from ..statistics import ShardInfo, Statistics
+from ..statistics import Shards, Statistics
 from ..values.checks import check_flag
 from ..values.nested import map_structure
 from .arguments import check_without_mask, one_of, read_env_ids, read_mask, read_seeds
@@ -223,9 +223,9 @@ class BatchedVectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any])
         found = self._pool.statistics()
         return dataclasses.replace(found, steps=found.steps * self.batch_size)
 
-    def shards(self) -> list[ShardInfo]:
+    def shards(self) -> Shards:
         """Return the state of every shard, as `VectorEnv.shards`; `env_ids` are those of single envs."""
-        size, found = self.batch_size, []
+        size, found = self.batch_size, Shards()
         for info in self._pool.shards():
             env_ids = tuple(i * size + row for i in info.env_ids for row in range(size))
             found.append(info._replace(env_ids=env_ids))

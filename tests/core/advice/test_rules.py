@@ -100,7 +100,7 @@ def test_cheap_envs_recommend_the_serial_backend():
     verdict = only(diagnose(found, FACTS), "cheap envs")
     assert verdict.number == pytest.approx(2e-6, rel=0.01) and verdict.setting.startswith("backend='serial'")
     assert 15 < verdict.gain < 21 and verdict.gain_low < verdict.gain < verdict.gain_high
-    assert str(verdict).startswith("cheap envs: a step of the 4 envs takes 2 us, and 63 us with the hand-over to 4 w")
+    assert str(verdict).startswith("cheap envs: a step of the 4 envs takes 2 us per env, and 63 us with the hand-over")
     assert str(verdict).endswith("times as many steps per second")
 
 
@@ -120,8 +120,10 @@ def test_cheap_envs_in_shards_recommend_this_machine():
 
 def test_hand_over_to_shards_recommends_policies_in_the_shards():
     found = statistics([[0.003] * 100] * 16, waiting=1.8, outside=0.1)  # four envs per worker
-    verdict = only(diagnose(found, facts(num_shards=4, cores=1)), "hand-over")
-    assert "takes 18 ms, and the slowest worker steps envs for 11.9 ms" in verdict.cause
+    found = dataclasses.replace(found, workers=dataclasses.replace(found.workers, shard=np.array([0, 0, 1, 1])))
+    verdict = only(diagnose(found, facts(num_shards=2, cores=1)), "hand-over")
+    assert verdict.cause.startswith("a round of all envs takes 18 ms, and worker 0 (shard 0), the slowest one, steps ")
+    assert "steps envs for 11.9 ms of it" in verdict.cause
     assert "where='shards'" in verdict.setting
     assert verdict.number == pytest.approx(0.006, rel=0.05)
     assert verdict.gain_high == pytest.approx(1.9 / 1.3, rel=0.02) and verdict.gain_low == 1.0
@@ -160,6 +162,9 @@ def test_stragglers_recommend_send_and_recv():
 def test_stragglers_name_the_slow_env():
     found = statistics([[0.001] * 100] * 7 + [[0.02] * 100], waiting=2.1)
     assert "env 7 is the slowest" in only(diagnose(found, FACTS), "stragglers").cause
+    found = dataclasses.replace(found, workers=dataclasses.replace(found.workers, shard=np.array([0, 0, 1, 1])))
+    verdict = only(diagnose(found, facts(num_shards=2, cores=1)), "stragglers")
+    assert "env 7 of worker 3 (shard 1) is the slowest" in verdict.cause
 
 
 def test_stragglers_that_delay_nobody_are_no_cause():

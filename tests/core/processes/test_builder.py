@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.inside import show_starts_after
 from vecenv.core.options import Limits, PoolOptions
-from vecenv.core.pool import starting
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
@@ -193,7 +193,7 @@ def test_constructor_without_a_limit_is_reported_with_its_stack(report_after: Ca
 def test_log_shows_how_many_envs_are_built(
     engine: type[Pool], threads: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(starting, "_FIRST_LINE_SECONDS", 0.5)
+    show_starts_after(0.5, monkeypatch)
     env_fns = [functools.partial(SlowToBuild, 0.2)] * 9
     options = PoolOptions(num_workers=1, threads_per_worker=threads, build="serial")
     with caplog.at_level(logging.WARNING, "vecenv"), engine(env_fns, options) as pool:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.core.shards.local_pools import LocalPool
+from tests.core.shards.model_carrier import ModelCarrier
 from tests.faults.traces import play
+from tests.inside import show_starts_after
+from vecenv.core.options import PoolOptions
+from vecenv.core.pool.pool import Pool
+from vecenv.core.shards.sharded_engine import ShardedEngine
 from vecenv.core.system import log_records
+from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.toys import NullEnv, SleepEnv, ToyEnv
-from vecenv.statistics import Statistics
+from vecenv.statistics import ShardInfo, Shards, Statistics
 
 pytestmark = pytest.mark.extended
 
@@ -61,6 +70,100 @@ def test_line_about_a_worker_that_died_in_a_shard_names_both(caplog: pytest.LogC
     assert line.startswith(f"vecenv: shard 1, process {pid}: worker 0 (envs 2-3) died during ")
 
 
+def test_shards_print_as_a_table_with_ranges_of_env_ids() -> None:
+    with LocalPool([ToyEnv] * 5) as pool:
+        assert str(pool.shards()).splitlines()[1].split() == ["shard", "0", "-", "-", "0-2", "opening", "0"]
+        play(pool, 2, lambda pool, number: pool.kill_shard(1) if number == 1 else None)
+        shards = pool.shards()
+        pids = [pool.carrier.pid_of(shard) for shard in (0, 1)]
+    head, *lines = str(shards).splitlines()
+    assert head.split() == ["node", "pid", "envs", "state", "restarts"]
+    assert [line.split() for line in lines] == [
+        ["shard", "0", "-", str(pids[0]), "0-2", "serving", "0"],
+        ["shard", "1", "-", str(pids[1]), "3-4", "serving", "1"],
+    ]
+    assert [shard.env_ids for shard in shards[1:]] == [(3, 4)], "still a list"
+    with_nodes = Shards([ShardInfo(0, 7, "abcdef0123", "10.0.0.3", (0, 1, 2, 4), "serving", 0)])
+    assert "10.0.0.3 (abcdef01)    7  0-2, 4  serving" in str(with_nodes)
+    assert str(Shards()) == "no shards"
+
+
+class BuiltOnceFileExists(ToyEnv):
+    """Its constructor waits for a file.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        while not path.exists():
+            time.sleep(0.01)
+
+
+class CreatesFile(logging.Handler):
+    """Creates a file once a log line contains a text."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        super().__init__()
+        self._path, self._text = path, text
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text in record.getMessage():
+            self._path.touch()
+
+
+def test_log_shows_which_shards_still_build_their_envs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    show_starts_after(0.1, monkeypatch)
+    path = tmp_path / "built"
+    handler = CreatesFile(path, "1 of 2 shards are ready")
+    logging.getLogger("vecenv").addHandler(handler)
+    try:
+        with LocalPool([ToyEnv, functools.partial(BuiltOnceFileExists, path)]) as pool:
+            pool.start()
+            pid = pool.carrier.pid_of(1)
+    finally:
+        logging.getLogger("vecenv").removeHandler(handler)
+    lines = [line for record in caplog.records if "shards are ready" in (line := record.getMessage())]
+    assert re.fullmatch(
+        rf"vecenv: 1 of 2 shards are ready after \d+ s; shard 1 builds its envs \(process {pid}\)", lines[-1]
+    )
+
+
+class RoomAfterLines(ModelCarrier):
+    """Has room for processes only after some lines of the log have named the missing resources.
+
+    Args:
+        num_lines: how many lines.
+    """
+
+    def __init__(self, num_lines: int) -> None:
+        super().__init__()
+        self.missing = "2 CPUs; there is node 10.0.0.3: CPU 0 free of 2"
+        self._num_lines = num_lines
+
+    def waiting_for(self, shard: int) -> str:
+        self._num_lines -= 1
+        found, self.missing = self.missing, self.missing if self._num_lines else ""
+        return found
+
+
+def test_log_shows_at_regular_intervals_what_shards_wait_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    show_starts_after(0.1, monkeypatch)
+    options = PoolOptions(num_workers=1, context="fork")
+    engine = ShardedEngine([ToyEnv] * 3, options, carrier=RoomAfterLines(3), num_shards=3, adapt=adapt_and_build)
+    with Pool(engine) as pool:
+        pool.start()
+    lines = [record.getMessage() for record in caplog.records]
+    for line in lines[:3]:
+        assert line.startswith("vecenv: 0 of 3 shards are ready after 0 s; shard 0 waits for 2 CPUs; there is node ")
+        assert line.endswith("CPU 0 free of 2, and so do 2 others")
+
+
 def test_flood_of_log_records_of_a_shard_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     with LocalPool([functools.partial(LoggingEnv, 2000)] * 2) as pool:
         play(pool, 1)
@@ -80,7 +183,7 @@ def test_times_of_envs_and_workers_come_from_all_shards() -> None:
         assert found.envs.worker_id.tolist() == [0, 0, 1]
         assert found.workers.num_envs.tolist() == [2, 1]
         assert np.all(found.workers.busy_share > 0) and np.all(found.workers.rss_nbytes > 0)
-        assert "step" in str(found)
+        assert found.workers.shard.tolist() == [0, 1] and "worker 1 (shard 1)" in str(found)
         pool.kill_shard(0)
         pool.step([0, 0, 0])
         assert pool.statistics().envs.step.num[2] == 9, "also of a shard beside one that was replaced"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import glob
+import json
 import math
 import os
 import re
@@ -16,10 +17,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tests.faults.traces import play, undisturbed
+from tests.faults.traces import play, undisturbed, wait_until
 from tests.integrations.ray.cluster import ROOT, SimulatedCluster, reserve, run_program
 from tests.integrations.ray.pools import ray_pool
 from vecenv import BatchedVectorEnv, ConfigError, RayOptions, VectorEnv, alf
+from vecenv.cli import main
 from vecenv.core.layout.flags import Autoreset
 from vecenv.ding import create_env_manager
 from vecenv.envs.toys import FrameEnv, HugeInfo, ToyEnv
@@ -61,6 +63,28 @@ def test_vector_env_gives_the_results_of_the_serial_backend(cluster: Any, backen
     finally:
         ours.close()
         theirs.close()
+
+
+def test_top_and_table_of_shards_name_nodes_and_ray_knows_the_reserved_cpus(
+    cluster: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # the files of other pools are out of sight
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    free = ray.available_resources()["CPU"]
+    with VectorEnv([cartpole] * 5, backend=RayOptions(num_shards=2, cpus_per_shard=2)) as envs:
+        envs.reset(seed=0)
+        num_workers = envs.statistics().num_workers
+        assert num_workers == 4
+        wait_until(lambda: free - ray.available_resources().get("CPU", 0.0) == num_workers)  # Ray shows it late
+        envs.step(np.zeros(5, np.int64))
+        assert main(["top", str(os.getpid()), "--json", "--once", "--interval", "0.01"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        shards = envs.shards()
+        assert [(one["pid"], one["node"]) for one in found["shards"]] == [
+            (shard.pid, f"{shard.node_ip} ({shard.node_id[:8]})") for shard in shards
+        ]
+        assert [one["steps"] for one in found["shards"]] == [3, 2]
+        assert re.search(rf"^shard 1 +{found['shards'][1]['node'].split()[0]} .* 3-4  serving +0$", str(shards), re.M)
 
 
 @pytest.mark.parametrize("num_spare_envs", [0, 4])

@@ -63,7 +63,7 @@ def diagnose(statistics: Statistics, facts: PoolFacts) -> Report:
         return Report(tuple(found))
     step = time_text(float(pool.steps.together().mean[0]))
     waits = f", and the caller waits for {pool.waiting / pool.total:.0%} of its time"
-    cause = f"a step takes {step} in the mean{waits if pool.is_measured else ''}"
+    cause = f"a step takes {step} per env in the mean{waits if pool.is_measured else ''}"
     return Report(note=f"nothing takes much time that another setting would save; {cause}")
 
 
@@ -122,7 +122,8 @@ def cheap_envs(
     """
     envs = "the env" if num_envs == 1 else f"the {num_envs} envs"
     present = f"{time_text(present_seconds)} with the hand-over to {where}"
-    cause = f"a step of {envs} takes {time_text(step_seconds)}, and {present}"
+    each = "" if num_envs == 1 else " per env"
+    cause = f"a step of {envs} takes {time_text(step_seconds)}{each}, and {present}"
     return Verdict("cheap envs", cause, step_seconds, "s", setting, *gain)
 
 
@@ -159,15 +160,21 @@ def _find_hand_over(pool: Profile) -> Verdict | None:
     """Judge how much of the waits is the way to the shards and back."""
     steps, resets = pool.steps, pool.statistics.envs.reset
     num = np.maximum(1, steps.num + resets.num)
-    stepping = float(pool.by_worker((steps.sum + resets.sum) / num).max())  # the slowest worker's time in a round
+    by_worker = pool.by_worker((steps.sum + resets.sum) / num)
+    slowest = int(by_worker.argmax())
+    stepping = float(by_worker[slowest])  # its time in a round
     waiting = pool.waiting * pool.num_envs
     gain = _up_to(pool.gain_of(min(waiting, stepping) / pool.num_envs))
     cause = (
-        f"a round of all envs takes {time_text(waiting)}, and the slowest worker steps envs for "
+        f"a round of all envs takes {time_text(waiting)}, and {_name(pool, slowest)}, the slowest one, steps envs for "
         f"{time_text(stepping)} of it: the rest is the way to the shards and back"
     )
     setting = pool.facts.names.collect or "more envs per shard"
     return Verdict("hand-over", cause, waiting - stepping, "s", setting, *gain)
+
+
+def _name(pool: Profile, worker_id: int) -> str:
+    return pool.statistics.workers.describe(worker_id)
 
 
 def _find_one_process(pool: Profile) -> Verdict | None:
@@ -202,7 +209,9 @@ def _find_stragglers(pool: Profile) -> Verdict | None:
     slowest = int(np.nanargmax(medians))
     which = ""
     if medians[slowest] > 2 * np.nanmedian(medians):
-        which = f"; env {slowest} is the slowest, {time_text(medians[slowest])} in the median"
+        worker_id = int(pool.statistics.envs.worker_id[slowest])
+        where = f" of {_name(pool, worker_id)}" if pool.facts.num_shards and worker_id >= 0 else ""
+        which = f"; env {slowest}{where} is the slowest, {time_text(medians[slowest])} in the median"
     cause = (
         f"one step of a hundred takes {time_text(p99)}, {p99 / p50:.2g} times the median of {time_text(p50)}, and the "
         f"others wait for it: the workers step envs in {used:.0%} of that time{which}"

@@ -240,6 +240,7 @@ def read_workers(
         busy_share=busy,
         waiting_share=1.0 - busy,
         rss_nbytes=np.array([rss_of(pid) for pid in pids], np.float64),
+        shard=np.full(len(pids), -1),
     )
 
 

@@ -5,6 +5,8 @@
                slot_of_env   per env, its slot: one int64 word
                slots         three 64-byte lines each: doorbell, progress, sleeping flag
                timings       per env, how long its operations take; absent if nothing is timed
+               shards        per slot, its shard, if the slots are shards; absent otherwise, as is the next group
+               owed          per env, whether it owes an answer: two arrays of bytes
 
 It contains neither observations nor actions. native/shm/layout.h has the same drawing.
 
@@ -15,7 +17,7 @@ the reverse order:
 
     timings    bucket, maximum, sum, number (of steps or resets); sum of returns, number (of episodes)
     slots      start, env, step_id, operation; the operation is 0 between two commands
-    workers    pid = 0, then all but the pid, then the pid
+    workers    pid = 0, then all but the pid, then the pid; the same for shards
 
 So a reader that loads the number of steps first finds at least that number in the histogram. It loads an operation
 with its step_id twice, and so finds whether the values between the two loads belong to it.
@@ -44,7 +46,7 @@ __all__ = [
 
 COUNTERS_MAGIC = 0x766E6365766E6302
 #: Version of this layout; it changes with every change that a reader must know.
-COUNTERS_VERSION = 1
+COUNTERS_VERSION = 2
 LINE = 64
 SLOT_NBYTES = 3 * LINE
 #: Histograms of durations: buckets, and the exponent of the first octave in nanoseconds (native/shm/layout.h).
@@ -54,12 +56,22 @@ TIMINGS_NBYTES = 3 * LINE + 2 * 8 * NUM_BUCKETS
 #: Names of the words of the header, in the order of the enum in native/shm/layout.h.
 COUNTERS_WORDS = (
     "magic", "version", "total_nbytes", "num_envs", "num_slots", "is_native", "opened_ns", "num_replaced",
-    "workers", "slot_of_env", "slots", "timings",
+    "workers", "slot_of_env", "slots", "timings", "shards", "owed",
 )  # fmt: skip
 
 #: The worker of a slot: `pid` is 0 if the slot has none. `started` is its start time in clock ticks since boot,
 #: `stack_fd` the parent's descriptor of the file for its Python stacks, -1 if there is none.
 _WORKER = np.dtype([("pid", "<i8"), ("started", "<i8"), ("worker_id", "<i8"), ("stack_fd", "<i8")])
+
+#: A shard, written by the driver. `pid` is 0 while it has no process; `restarts` counts its predecessors, and
+#: `worker_restarts` the workers that they and it have replaced. `answered_ns` is the time of its last reply on the
+#: monotonic clock, 0 before the first one. `node` is '' without nodes, `state` a value of `ShardState`.
+_SHARD = np.dtype(
+    [
+        ("pid", "<i8"), ("restarts", "<i8"), ("worker_restarts", "<i8"), ("answered_ns", "<i8"), ("state", "S8"),
+        ("node", "S88"),
+    ]
+)  # fmt: skip
 
 _SLOT_NAMES = ["op", "env_id", "step_id", "started_ns", "blocked", "num_steps"]
 #: The progress of a slot, as C writes it (native/shm/layout.h) and as core/fallback writes it.
@@ -104,12 +116,14 @@ class CountersPlan:
 
     Attributes:
         is_timed: whether workers write how long operations take.
+        has_shards: whether the slots are shards.
         words: the words of the header: sizes and byte offsets by name.
     """
 
     num_envs: int
     num_slots: int
     is_timed: bool = True
+    has_shards: bool = False
     words: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,6 +134,8 @@ class CountersPlan:
             "slot_of_env": self.num_envs * 8,
             "slots": self.num_slots * SLOT_NBYTES,
             "timings": self.num_envs * TIMINGS_NBYTES if self.is_timed else 0,
+            "shards": self.num_slots * _SHARD.itemsize if self.has_shards else 0,
+            "owed": 2 * self.num_envs if self.has_shards else 0,
         }
         at = 8 * len(COUNTERS_WORDS)
         for name, nbytes in groups.items():
@@ -164,3 +180,11 @@ class CountersPlan:
         if not self.is_timed:
             return None
         return np.frombuffer(memory, _TIMINGS, self.num_envs, self.words["timings"])
+
+    def shards(self, memory: Any) -> Array:
+        """Return the shards, (num_slots,), with the fields of `_SHARD`; (0,) if there are none."""
+        return np.frombuffer(memory, _SHARD, self.num_slots if self.has_shards else 0, self.words["shards"])
+
+    def owed(self, memory: Any) -> Array:
+        """Return which envs of shards owe an answer, and of which it has arrived, bool (2, num_envs)."""
+        return np.frombuffer(memory, np.bool_, 2 * self.num_envs, self.words["owed"]).reshape(2, -1)

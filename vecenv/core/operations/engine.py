@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import SpaceError, StateError, WorkerTimeoutError
 from ...gymnasium_api.reward_spaces import find_reward_space, reward_shape_of
-from ...statistics import EnvTimes, ShardInfo, WorkerTimes
+from ...statistics import EnvTimes, Shards, WorkerTimes
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
@@ -371,9 +371,9 @@ class Engine(WorkerDirectory):
         """
         self.options = check_options(dataclasses.replace(self.options, limits=limits))
 
-    def shards(self) -> list[ShardInfo]:
+    def shards(self) -> Shards:
         """Return the state and the node of every shard; [] if the envs live on this machine."""
-        return []
+        return Shards()
 
     def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
         """Return the times of envs and workers on other machines, as they are known; None: the counters have them.

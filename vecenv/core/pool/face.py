@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ...report import Report
-from ...statistics import ShardInfo, Statistics
+from ...statistics import Shards, Statistics
 from ..advice.facts import SettingNames
 from .pool import Pool
 
@@ -39,7 +39,7 @@ class PoolFace:
         """
         return self._pool.statistics()
 
-    def shards(self) -> list[ShardInfo]:
+    def shards(self) -> Shards:
         """Return the state and the node of every shard of `backend="ray"`; [] with other backends."""
         return self._pool.shards()
 

@@ -18,7 +18,7 @@ from ..processes.worker import Worker
 from ..system.monitor_files import MonitorFile
 from ..system.segment import Segment
 
-__all__ = ["WorkerTable", "announce"]
+__all__ = ["WorkerTable", "announce", "end_monitor"]
 
 
 class WorkerTable:
@@ -53,7 +53,7 @@ class WorkerTable:
 
 
 def announce(plan: CountersPlan, counters: Segment, name: str, backend: str) -> MonitorFile:
-    """Write the file of an open pool; `name` is that of the envs, `backend` 'process' or 'serial'."""
+    """Write the file of an open pool; `name` is that of the envs, `backend` 'process', 'serial' or 'shards'."""
     memory = os.fstat(counters.fd.number)
     return MonitorFile(
         {
@@ -68,3 +68,9 @@ def announce(plan: CountersPlan, counters: Segment, name: str, backend: str) -> 
             "backend": backend,
         }
     )
+
+
+def end_monitor(counters: Segment, file: MonitorFile) -> None:
+    """Remove the file of a pool whose process owns the counters, and close their descriptor."""
+    file.remove()
+    counters.fd.close()

@@ -30,7 +30,7 @@ import numpy as np
 
 from ...errors import InternalError, StateError
 from ...report import Report
-from ...statistics import ShardInfo, Statistics
+from ...statistics import Shards, Statistics
 from ..advice.facts import PoolFacts, SettingNames
 from ..advice.rules import diagnose
 from ..advice.sizing import SERIAL, Setting
@@ -899,7 +899,7 @@ class Pool:
             steps=sum(state.num_steps for state in states), envs=envs, workers=workers, caller=caller, **found
         )
 
-    def shards(self) -> list[ShardInfo]:
+    def shards(self) -> Shards:
         """Return the state and the node of every shard; [] if the envs live on this machine.
 
         A loss is shown once a call of this pool has noticed it.

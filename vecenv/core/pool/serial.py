@@ -45,11 +45,10 @@ from ..recovery.policy import OUTCOMES
 from ..system.clock import now_ns
 from ..system.descriptor import Descriptor
 from ..system.module_files import ModuleFiles, end_start, note_modules, noted_modules
-from ..system.monitor_files import MonitorFile
 from ..system.process_stat import started_at
 from ..system.segment import Segment, private_segment
 from ..system.signals import signals_deferred
-from .monitor import WorkerTable, announce
+from .monitor import WorkerTable, announce, end_monitor
 from .pool import Pool
 from .starting import StartProgress
 from .worker_starts import note_place
@@ -259,7 +258,7 @@ class SerialEngine(Engine):
             plan.write_header(segment.memory, is_native=is_native, opened_ns=now_ns())
             WorkerTable(plan, segment.memory).note_slot(0, os.getpid(), started_at(os.getpid()))
             file = announce(plan, segment, properties_of(self._envs[0])["name"], "serial")
-            self._end_monitor = weakref.finalize(self, _end_monitor, segment, file)
+            self._end_monitor = weakref.finalize(self, end_monitor, segment, file)
         return segment.memory
 
     def _build_again(self, env_id: int) -> Any:
@@ -425,8 +424,3 @@ def _identity(env: Any) -> Any:
 
 def _ignore(*args: object) -> None:
     """Do nothing: there is nothing to check before the start, and no monitor to end."""
-
-
-def _end_monitor(counters: Segment, file: MonitorFile) -> None:
-    file.remove()
-    counters.fd.close()

@@ -98,25 +98,29 @@ def is_lasting(error: Exception) -> bool:
 
 
 class StartProgress:
-    """Shows in the log how many envs of a pool are built, if that takes long: after 5 s, 10 s, 20 s and so on.
+    """Shows in the log how far a start is, if that takes long: after 5 s, 10 s, 20 s and so on.
 
     Args:
-        num_envs: number of envs that are built.
+        total: number of parts that are started.
+        what: names them in the line, such as 'envs are built'.
+        is_regular: whether a line is written every 5 s instead.
     """
 
-    def __init__(self, num_envs: int) -> None:
-        self._num_envs = num_envs
+    def __init__(self, total: int, what: str = "envs are built", *, is_regular: bool = False) -> None:
+        self._total = total
+        self._what = what
+        self._is_regular = is_regular
         self._began_ns = now_ns()
         self._next_seconds = _FIRST_LINE_SECONDS
 
-    def show(self, count: Callable[[], int]) -> None:
-        """Write a line if one is due; `count` returns the number of envs that are built."""
+    def show(self, count: Callable[[], int], describe: Callable[[], str] = str) -> None:
+        """Write a line if one is due; `count` returns how many parts are ready, `describe` the end of the line."""
         seconds = (now_ns() - self._began_ns) / 1e9
         if seconds < self._next_seconds:
             return
         while self._next_seconds <= seconds:
-            self._next_seconds *= 2
-        _LOG.warning("%d of %d envs are built after %.0f s", count(), self._num_envs, seconds)
+            self._next_seconds += _FIRST_LINE_SECONDS if self._is_regular else self._next_seconds
+        _LOG.warning("%d of %d %s after %.0f s%s", count(), self._total, self._what, seconds, describe())
 
 
 class ConstructReports:

@@ -38,6 +38,7 @@ import numpy as np
 
 from ...gymnasium_api import registrations
 from ...gymnasium_api.reward_spaces import find_reward_space
+from ...values.id_ranges import ids_text
 from ...values.pickling import adopt_main, load_with_main
 from ..fallback import parent_watch
 from ..host.caught import CaughtExceptions
@@ -484,10 +485,7 @@ def describe_envs(env_ids: Sequence[int], first_env_id: int = 0) -> str:
         first_env_id: number of env 0 in messages.
     """
     env_ids = [first_env_id + env_id for env_id in env_ids]
-    ends = [i for i in range(1, len(env_ids)) if env_ids[i] != env_ids[i - 1] + 1]
-    runs = [env_ids[start:stop] for start, stop in zip([0, *ends], [*ends, len(env_ids)])]
-    shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    return f"env{'s' if len(env_ids) > 1 else ''} {', '.join(shown)}"
+    return f"env{'s' if len(env_ids) > 1 else ''} {ids_text(env_ids)}"
 
 
 def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequence[Any] = ()) -> None:

@@ -65,6 +65,11 @@ class ShardPlace(NamedTuple):
     node_id: str = ""
     node_ip: str = ""
 
+    @property
+    def node(self) -> str:
+        """The node for messages, such as '10.0.0.3 (0f3a51c2)'; '' without nodes."""
+        return f"{self.node_ip} ({self.node_id[:8]})" if self.node_id else ""
+
 
 class Carrier(Protocol):
     """Starts the processes of shards, and passes requests and replies.

@@ -26,6 +26,7 @@ class NewestCommands:
     Args:
         shard_of: the shard of each env, int64 (num_envs,).
         num_shards: how many shards.
+        is_owed, has_arrived: memory for the state of each env, bool (num_envs,), all False.
 
     Attributes:
         commands: the newest command of each env, but calls, (num_envs,). Keys and payloads count if the command
@@ -35,14 +36,13 @@ class NewestCommands:
         num_missing_of: the same by shard.
     """
 
-    def __init__(self, shard_of: Array, num_shards: int) -> None:
+    def __init__(self, shard_of: Array, num_shards: int, is_owed: Array, has_arrived: Array) -> None:
         num_envs = len(shard_of)
         self._shard_of = shard_of
         self.commands = Commands.of(Op.NONE, np.arange(num_envs))
         self.num_owed = self.num_missing = 0
         self.num_missing_of = [0] * num_shards
-        self._is_owed = np.zeros(num_envs, np.bool_)
-        self._has_arrived = np.zeros(num_envs, np.bool_)
+        self._is_owed, self._has_arrived = is_owed, has_arrived
         self._ready: Array = np.empty(0, np.int64)  # envs whose rows may be delivered, in that order
         self._arrived: list[Array] = []  # envs whose rows have arrived after those, in that order
         self._order: Array | None = None  # envs of the ordered request, in its order

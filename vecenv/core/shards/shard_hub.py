@@ -41,6 +41,7 @@ from .requests import AddInfoKey, Attachment, Cancel, Close, ForgetTask, Steps, 
 from .row_store import RowStore
 from .shard_link import POLL_NS, ShardLink
 from .shard_log_records import ShardLogRecords
+from .shard_table import ShardTable
 from .task_calls import TaskCall
 
 if TYPE_CHECKING:  # it has the hub
@@ -62,6 +63,7 @@ class ShardHub(Hub):
         carrier: the transport.
         journal: the log of the pool, which receives the commands of tasks here; None: nothing is recorded.
         log_records: the log records of shards.
+        table: gets the steps and the last answer of each shard.
         has_cells: whether infos may have cells, as with C.
         is_timed: whether to measure waits.
 
@@ -82,6 +84,7 @@ class ShardHub(Hub):
         carrier: Carrier,
         journal: Journal | None,
         log_records: ShardLogRecords,
+        table: ShardTable,
         *,
         has_cells: bool,
         is_timed: bool,
@@ -100,7 +103,7 @@ class ShardHub(Hub):
         self._shard_of = np.concatenate([np.full(len(share), shard) for shard, share in enumerate(shares)])
         self._most_nbytes = [layout.most_nbytes(len(share)) for share in shares]
         self._all_ids = np.arange(plan.num_envs)
-        self._newest = NewestCommands(self._shard_of, len(shares))
+        self._newest = NewestCommands(self._shard_of, len(shares), table.is_owed, table.has_arrived)
         self.store = RowStore(plan, memory)
         self._next_step_id = 1
         self._actions = plan.actions(memory)  # actions of each env's newest command
@@ -111,7 +114,8 @@ class ShardHub(Hub):
         self._generations = [0] * len(shares)  # number of predecessors of each shard
         self._messages: list[list[bytes]] = [[] for _ in shares]
         self._errors: list[tuple[int, Exception]] = []  # raised in shards, with their numbers
-        self._num_steps = [0] * len(shares)
+        self._num_steps, self._answered_ns = table.num_steps, table.answered_ns
+        self._woken_ns = 0  # when the last wait of the carrier ended
         self._steps_before = [0] * len(shares)  # steps of lost predecessors
         self._first_wait_ns = self._waited_ns = 0
         self._unasked: set[int] = set()  # shards that may need a request; the others have one, or nothing to do
@@ -335,7 +339,8 @@ class ShardHub(Hub):
         # While half of the replies are read, the others arrive.
         count = self._newest.count_missing_shards() // 2 if self._newest.is_ordered and wanted > 0 else 1
         events = self._carrier.wait(min(deadline_ns, self._due_ns), max(count, 1))
-        self._silent_ns += min(now_ns() - now, _MOST_SILENT_NS)
+        self._woken_ns = woken = now_ns()
+        self._silent_ns += min(woken - now, _MOST_SILENT_NS)
         with signals_deferred():
             for event in events:
                 self._take(event)
@@ -400,8 +405,9 @@ class ShardHub(Hub):
     def _take_replies(self, event: Replied) -> None:
         link = self.links[event.shard]
         link.bytes_down += len(event.data)
+        self._answered_ns[event.shard] = self._woken_ns
         for frame in link.receive(self._layout.unpack(event.data)):
-            self._num_steps[event.shard] = frame.num_steps
+            self._num_steps[event.shard] = self._steps_before[event.shard] + frame.num_steps
             if len(frame.attachment):
                 self._take_attachment(event.shard, load(frame.attachment))
             if "record" in frame.columns:
@@ -472,7 +478,7 @@ class ShardHub(Hub):
 
     def state(self, slot: int) -> SlotState:
         """Return the number of steps of a shard; it watches its operations itself."""
-        return SlotState(int(Op.NONE), 0, 0, 0, 0, self._steps_before[slot] + self._num_steps[slot])
+        return SlotState(int(Op.NONE), 0, 0, 0, 0, self._num_steps[slot])
 
     # ---- shards that are replaced ------------------------------------------------------------
 
@@ -502,8 +508,7 @@ class ShardHub(Hub):
             shard: number of the shard.
             is_new: whether its envs are new.
         """
-        self._steps_before[shard] += self._num_steps[shard]
-        self._num_steps[shard] = 0
+        self._steps_before[shard] = self._num_steps[shard]
         self._generations[shard] += 1
         for call in self._tasks[shard]:
             call.forget_sent()

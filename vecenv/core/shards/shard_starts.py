@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, WorkerTimeoutError, add_notes, locate
@@ -19,7 +19,7 @@ from ...values.pickling import dump_with_main
 from ..host.replay import Snapshotter
 from ..layout.messages import unpack_error
 from ..options import Limits, PoolOptions
-from ..pool.starting import common_names, pickle_env_fns, pickle_worker_init
+from ..pool.starting import StartProgress, common_names, pickle_env_fns, pickle_worker_init
 from ..processes.worker_main import find_difference
 from ..recovery.policy import StartFailures
 from ..recovery.resume import Resume
@@ -248,6 +248,7 @@ class ShardStarts:
 
     def _await_reports(self, check_not_closing: Callable[[str], None]) -> list[ShardReport]:
         reports: dict[int, ShardReport] = {}
+        progress = StartProgress(len(self.shards), "shards are ready", is_regular=True)
         while len(reports) < len(self.shards):
             check_not_closing("construct")
             for shard in range(len(self.shards)):
@@ -255,6 +256,7 @@ class ShardStarts:
                     error = self._late_start(shard)
                     self.carrier.kill(shard)
                     raise error
+            progress.show(lambda: len(reports), lambda: self._describe_missing(reports))
             for event in self.carrier.wait(now_ns() + POLL_NS):
                 if isinstance(event, Lost):
                     reports.pop(event.shard, None)
@@ -262,6 +264,20 @@ class ShardStarts:
                 if isinstance(event, Replied):
                     reports[event.shard] = self._read_report(event.shard, unpack_bare(event.data))
         return [reports[shard] for shard in range(len(reports))]
+
+    def _describe_missing(self, reports: Collection[int]) -> str:
+        """Return, for a line of the log, what the shards without a report wait for."""
+        stages: dict[bool, list[int]] = {}
+        for shard in range(len(self.shards)):
+            if shard not in reports:
+                stages.setdefault(self.carrier.place_of(shard) is not None, []).append(shard)
+        text = ""
+        for is_placed, (first, *others) in sorted(stages.items()):
+            why = self.carrier.describe(first) if is_placed else self.carrier.waiting_for(first)
+            stage = f"builds its envs ({why})" if is_placed else f"waits for {why or 'a process'}"
+            more = f", and so do {len(others)} others" if len(others) > 1 else ", and so does another" if others else ""
+            text += f"; shard {first} {stage}{more}"
+        return text
 
     def _late_start(self, shard: int) -> Exception:
         status = self.shards[shard]

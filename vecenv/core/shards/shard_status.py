@@ -93,6 +93,10 @@ class ShardStatus:
         self.setting = Setting(min(num_cpus, len(self.env_ids)))
         self.choice = f"{self.setting} for {len(self.env_ids)} envs; {reason}"
 
+    def count(self, name: str) -> int:
+        """Return one of its counts of failures, with those of its predecessors."""
+        return self.counts.get(name, 0) + self.counts_before.get(name, 0)
+
     def take_error(self) -> Exception:
         """Return the error of a dead shard: first the one that was raised, then one that says so.
 

@@ -27,6 +27,7 @@ from .shard_hub import ShardHub
 from .shard_link import POLL_NS
 from .shard_starts import ShardStarts
 from .shard_status import ShardState, ShardStatus, death_of
+from .shard_table import ShardTable
 from .shard_times import ShardTimes
 
 __all__ = ["ShardSupervisor"]
@@ -49,6 +50,7 @@ class ShardSupervisor:
         hub, recovery, requests, waiter: of the pool; without a recovery, lost shards are not replaced.
         starts: starts successors.
         times: the times that shards send.
+        table: gets the state of each shard.
         check_not_closing: as for `Engine.open`.
     """
 
@@ -61,6 +63,7 @@ class ShardSupervisor:
         *,
         starts: ShardStarts,
         times: ShardTimes,
+        table: ShardTable,
         check_not_closing: Callable[[str], None],
     ) -> None:
         self._hub = hub
@@ -70,6 +73,7 @@ class ShardSupervisor:
         self._starts = starts
         self._carrier, self._shards = starts.carrier, starts.shards
         self._times = times
+        self._table = table
         self._check_not_closing = check_not_closing
         self._has_failed = False
 
@@ -98,6 +102,7 @@ class ShardSupervisor:
                 next_ns = min(next_ns, status.due_ns)
             if is_starting and not status.is_placed:
                 next_ns = min(next_ns, now + _LOOK_NS)
+            self._table.note(status, self._carrier.place_of(shard))
         return next_ns
 
     def handle(self, event: Lost) -> None:
@@ -265,6 +270,7 @@ class ShardSupervisor:
                 self._recovery.note_outcome(env_id, outcome)
         if attachment.counts is not None:
             status.counts = {name: attachment.counts[name] for name in _COUNTS if name in attachment.counts}
+            self._table.note(status, self._carrier.place_of(shard))
         if attachment.times is not None:
             self._times.take(shard, *attachment.times)
 

@@ -71,6 +71,7 @@ class ShardTimes:
             busy_share=np.concatenate([one.busy_share for one in workers]),
             waiting_share=np.concatenate([one.waiting_share for one in workers]),
             rss_nbytes=np.concatenate([one.rss_nbytes for one in workers]),
+            shard=np.repeat(np.arange(self._num_shards), [len(one.pid) for one in workers]),
         )
         return all_envs, all_workers
 

@@ -12,27 +12,31 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import StateError, WorkerTimeoutError
-from ...statistics import EnvTimes, ShardInfo, WorkerTimes
+from ...statistics import EnvTimes, ShardInfo, Shards, WorkerTimes
 from ..advice.sizing import Setting
 from ..host.replay import Snapshotter
 from ..layout import messages
+from ..layout.counters import CountersPlan
 from ..layout.spec import Spec
 from ..operations.engine import Engine, EnvSpaces, OpenedEnvs, ResumeLike
 from ..operations.requests import Requests
 from ..operations.waiter import Waiter
 from ..options import Limits, PoolOptions
 from ..parent.hub import Event
+from ..pool.monitor import announce, end_monitor
 from ..processes.slots import split_evenly
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.reproducer import FailureContext, failure_context
 from ..system.clock import MOST_SECONDS, NEVER_NS, limit_of, now_ns
 from ..system.process_settings import working_directory
-from ..system.segment import private_segment
+from ..system.segment import Segment, private_segment
+from ..system.signals import signals_deferred
 from .carrier import Carrier, ShardPlace
 from .requests import ReadTimes, SetLimits
 from .shard_hub import ShardHub
@@ -41,6 +45,7 @@ from .shard_log_records import ShardLogRecords
 from .shard_starts import ShardStarts
 from .shard_status import ShardState, ShardStatus
 from .shard_supervisor import ShardSupervisor
+from .shard_table import ShardTable
 from .shard_times import ShardTimes
 
 __all__ = ["ShardedEngine"]
@@ -107,6 +112,8 @@ class ShardedEngine(Engine):
             num_cpus=num_cpus,
         )
         self._hub: ShardHub | None = None
+        self._table: ShardTable | None = None
+        self._end_monitor: Callable[[], object] = _ignore
         self._supervisor: ShardSupervisor | None = None
         self._check_not_closing: Callable[[str], None] | None = None
 
@@ -122,10 +129,13 @@ class ShardedEngine(Engine):
         resume = self._read_resume(spaces, first.implementation)
         options = dataclasses.replace(self.options, leases=0, timings=False)
         plan = spaces.plan_arena(self.num_envs, len(self._shards), max(map(len, self._shares)), options)
-        memory, counters = private_segment(plan.nbytes), private_segment(plan.counters.nbytes)
+        memory, is_native = private_segment(plan.nbytes), first.implementation == "native"
         self._action_spec = plan.action
         plan.write_header(memory)
-        plan.counters.write_header(counters, is_native=first.implementation == "native", opened_ns=now_ns())
+        counters_plan = CountersPlan(self.num_envs, len(self._shards), is_timed=False, has_shards=True)
+        counters = self._open_counters(counters_plan, first.properties["name"])
+        counters_plan.write_header(counters, is_native=is_native, opened_ns=now_ns())
+        self._table = ShardTable(counters_plan, counters, self._shares, is_native=is_native)
         recovery = self.recovery = self._make_recovery() if self.options.failures.recovers else None
         if resume is not None:
             resume.write_records(plan, memory)
@@ -138,7 +148,8 @@ class ShardedEngine(Engine):
             self._carrier,
             None if recovery is None else recovery.journal,
             self._log_records,
-            has_cells=first.implementation == "native",
+            self._table,
+            has_cells=is_native,
             is_timed=self.options.timings,
         )
         self._hub, self._check_not_closing = hub, check_not_closing
@@ -154,6 +165,16 @@ class ShardedEngine(Engine):
             listener=None if recovery is None else recovery.note_report,
             dump_payload=functools.partial(messages.dump, known=self._starts.known),
         )
+
+    def _open_counters(self, plan: CountersPlan, name: str) -> Any:
+        """Return zeroed memory for the counters; announce the pool, if that is wanted."""
+        if not self.options.monitor:
+            return private_segment(plan.nbytes)
+        with signals_deferred():
+            segment = Segment.in_memory("vecenv-counters", plan.nbytes)
+            file = announce(plan, segment, name, "shards")
+            self._end_monitor = weakref.finalize(self, end_monitor, segment, file)
+        return segment.memory
 
     def _make_recovery(self) -> Recovery:
         policy = self.options.failures
@@ -177,7 +198,7 @@ class ShardedEngine(Engine):
     def connect(self, requests: Requests, waiter: Waiter) -> None:
         """Begin to send requests, and to handle losses of shards."""
         hub = self._hub
-        assert hub is not None and self._check_not_closing is not None
+        assert hub is not None and self._table is not None and self._check_not_closing is not None
         self._supervisor = hub.supervisor = ShardSupervisor(
             hub,
             self.recovery,
@@ -185,11 +206,13 @@ class ShardedEngine(Engine):
             waiter,
             starts=self._starts,
             times=self._times,
+            table=self._table,
             check_not_closing=self._check_not_closing,
         )
         self._take_over(requests)
         for shard, status in enumerate(self._shards):
             status.state = ShardState.SERVING
+            self._table.note(status, self._carrier.place_of(shard))
             hub.serve(shard)
 
     # ---- end -------------------------------------------------------------------------------
@@ -209,6 +232,7 @@ class ShardedEngine(Engine):
                 error = hub.close_envs(kept, limit, until_ns)
         finally:
             self._carrier.close()
+            self._end_monitor()
             self._log_records.emit()
             self._hub = self.recovery = self._supervisor = self._check_not_closing = None
             for status in self._shards:
@@ -307,9 +331,9 @@ class ShardedEngine(Engine):
         while self._times.is_awaited() and now_ns() < until_ns and not hub.has_errors() and not must_end():
             hub.wait_briefly(min(until_ns, now_ns() + POLL_NS))
 
-    def shards(self) -> list[ShardInfo]:
+    def shards(self) -> Shards:
         """Return the state of every shard, and where it runs."""
-        found = []
+        found = Shards()
         for shard, status in enumerate(self._shards):
             place = self._carrier.place_of(shard) or ShardPlace(0)
             found.append(ShardInfo(shard, *place, tuple(status.env_ids), status.state.value, status.num_replaced))
@@ -346,6 +370,10 @@ class ShardedEngine(Engine):
         if new_envs is not None:
             raise StateError("restart: all envs of a shard begin as new; leave out new_envs")
         self._open_supervisor.restart(worker_id)
+
+
+def _ignore() -> None:
+    pass
 
 
 def _identity(env: Any) -> Any:

@@ -259,7 +259,7 @@ class RayCarrier:
         place = self.place_of(shard)
         if place is None:
             return "an actor without a process"
-        return f"node {place.node_ip} ({place.node_id[:8]}), process {place.pid}"
+        return f"node {place.node}, process {place.pid}"
 
     # ---- end -------------------------------------------------------------------------------
 
