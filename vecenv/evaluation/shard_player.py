@@ -88,7 +88,7 @@ class ShardPlayer:
     def __call__(self, seeds: tuple[int, ...] | None, _shared: Any) -> Played:
         """Play for a short time; an exception of the policy or of an env is part of the result.
 
-        `seeds` are those of the episodes that begin now and later; None: the episodes go on where the last call ended.
+        `seeds` are those of the episodes that begin now and later; None: episodes continue where the last call ended.
         """
         if seeds is not None:
             self._episodes = Episodes(

@@ -59,10 +59,10 @@ class ShardedEpisodes:
             has_statistics=envs.results.has_statistics,
         )
         shard_of = [info.shard for info in envs.shards() for _ in info.env_ids]
-        self._left: list[list[int]] = [[] for _ in envs.shards()]  # by shard: seeds whose episodes have not arrived
+        self._left: list[list[int]] = [[] for _ in envs.shards()]  # one per shard: seeds whose episodes have not arrived
         for number, seed in enumerate(seeds):
             self._left[shard_of[number % len(shard_of)]].append(seed)
-        self._generations = [-1] * len(self._left)  # by shard: of the process that has the seeds
+        self._generations = [-1] * len(self._left)  # one per shard: of the process that has the seeds
         self._under_way: list[TaskCall] = []
 
     def play(self) -> Iterator[EpisodeResult]:
@@ -103,10 +103,10 @@ class ShardedEpisodes:
         return self._task.operation(seeds, is_new=is_new), None
 
     def _take_done(self) -> tuple[list[EpisodeResult], list[Exception]]:
-        """Return the episodes and the exceptions that have arrived, and have shards go on."""
+        """Return the episodes and the exceptions that have arrived, and have shards continue."""
         done = [call for call in self._under_way if call.is_done]
         episodes: list[EpisodeResult] = []
-        errors: dict[int, Exception] = {}  # by shard
+        errors: dict[int, Exception] = {}  # one per shard
         for call in done:
             found = _episodes_of(call)
             episodes += found
