@@ -59,7 +59,9 @@ class ShardedEpisodes:
             has_statistics=envs.results.has_statistics,
         )
         shard_of = [info.shard for info in envs.shards() for _ in info.env_ids]
-        self._left: list[list[int]] = [[] for _ in envs.shards()]  # one per shard: seeds whose episodes have not arrived
+        self._left: list[list[int]] = [
+            [] for _ in envs.shards()
+        ]  # one per shard: seeds whose episodes have not arrived
         for number, seed in enumerate(seeds):
             self._left[shard_of[number % len(shard_of)]].append(seed)
         self._generations = [-1] * len(self._left)  # one per shard: of the process that has the seeds

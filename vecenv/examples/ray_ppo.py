@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from vecenv.cli.options import count, natural
@@ -29,9 +28,11 @@ from vecenv.examples.ppo import SETTINGS, Agent, Settings, Trained, learn, progr
 from vecenv.ray_options import RayOptions
 from vecenv.vector import VectorEnv
 
-__all__ = ["ShardAgent", "main", "parse", "run", "train"]
+__all__ = ["SIZES", "ShardAgent", "main", "parse", "run", "train"]
 
 torch: Any = require("torch", "torch")
+
+SIZES = (4,), 2  # shape of CartPole's observations, and number of its actions
 
 
 class ShardAgent(torch.nn.Module):  # type: ignore[misc]
@@ -65,15 +66,13 @@ class ShardAgent(torch.nn.Module):  # type: ignore[misc]
 
     def set_state(self, state: Any) -> None:
         """Continue with a state that `get_state` returned."""
-        self.generator = None if state is None else torch.Generator()
-        if state is not None:
-            self.generator.set_state(state)
+        self.generator = None if state is None else torch.Generator().set_state(state)
 
 
-def make_policy(obs_shape: Sequence[int], num_actions: int, seed: int) -> ShardAgent:
+def make_policy(seed: int) -> ShardAgent:
     """Return the agent of a shard, whose networks are small: one thread computes them soonest."""
     torch.set_num_threads(1)
-    return ShardAgent(Agent(obs_shape, num_actions), seed)
+    return ShardAgent(Agent(*SIZES), seed)
 
 
 def train(settings: Settings, seed: int, backend: Any, learn: Callable[..., None] = learn, **options: Any) -> Trained:
@@ -93,13 +92,10 @@ def train(settings: Settings, seed: int, backend: Any, learn: Callable[..., None
     env_fns = [functools.partial(make_env, "CartPole-v1")] * settings.num_envs
     with VectorEnv(env_fns, infos="none", backend=backend) as envs, progress_bar(settings.max_steps, True) as bar:
         print(envs.shards())
-        observations, actions = envs.single_observation_space, envs.single_action_space
-        assert observations.shape is not None and isinstance(actions, gymnasium.spaces.Discrete)
-        sizes = observations.shape, int(actions.n)
-        agent = Agent(*sizes)
+        agent = Agent(*SIZES)
         optimizer = torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5)
         options |= {"batch_steps": settings.num_envs * settings.rollout_steps, "time_major": True, "seed": seed}
-        policies = functools.partial(make_policy, *sizes, seed)
+        policies = functools.partial(make_policy, seed)
         collector = Collector(envs, where="shards", make_policy=policies, **options)
         collector.set_weights(agent.state_dict())
         start = time.perf_counter()
@@ -120,8 +116,9 @@ def run(name: str, settings: Settings, options: argparse.Namespace, **more: Any)
     """Train on a Ray cluster, print the result and draw the returns; `more` are arguments of `train`."""
     torch.set_num_threads(1)
     settings = dataclasses.replace(settings, target=options.target, max_steps=options.steps, num_envs=options.envs)
-    require("ray", "ray").init()
-    trained = train(settings, options.seed, RayOptions(num_shards=options.shards), **more)
+    require("ray", "ray").init(ignore_reinit_error=True)
+    backend = RayOptions(num_shards=options.shards, cpus_per_shard=options.cpus)
+    trained = train(settings, options.seed, backend, **more)
     last = [episode_return for _, episode_return in trained.history[-100:]]
     print(f"{name}: mean return {np.mean(last):.1f} after {trained.steps} steps, {trained.seconds:.1f} s")
     if options.plot is not None:
@@ -133,6 +130,7 @@ def parse(argv: Sequence[str] | None, description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--envs", type=count, default=16, help="envs in all shards (default: %(default)s)")
     parser.add_argument("--shards", type=count, help="actors of Ray with envs (default: one per node)")
+    parser.add_argument("--cpus", type=count, help="CPUs of each shard (default: those of a node)")
     parser.add_argument("--steps", type=count, default=400_000, help="env steps at most (default: %(default)s)")
     parser.add_argument("--target", type=float, default=400.0, help="mean return to stop at (default: %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="of envs and agents (default: %(default)s)")
