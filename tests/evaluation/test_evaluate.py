@@ -83,6 +83,14 @@ def test_table_of_cartpole_is_that_of_a_plain_loop(num_workers):
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_infos_have_the_statistics_of_each_episode(mode):
+    options = {"episode_statistics": True, "autoreset_mode": mode, "backend": "serial"}
+    result = evaluate("CartPole-v1", upright, seeds=SEEDS, num_envs=2, **options)
+    assert [info["episode"]["r"] for info in result.infos] == result.returns.tolist()
+    assert [info["episode"]["l"] for info in result.infos] == result.lengths.tolist()
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("num_envs", [2, 4])
 def test_envs_of_the_caller_play_each_seed_once_and_stay_usable(mode, num_envs):
     with VectorEnv([SeedEnv] * num_envs, backend="serial", autoreset_mode=mode) as envs:

@@ -373,12 +373,14 @@ def _as_objects(values: list[Any], mask: Array) -> Array:
     return array
 
 
-def pick_row(infos: Infos, row: int) -> Infos:
-    """Return the original info dict of one row."""
+def pick_row(infos: Infos, row: int, *, has_masks: bool = True) -> Infos:
+    """Return the original info dict of one row; without masks, as in the dict of `add_statistics`, it has all keys."""
     return {
-        key: pick_row(value, row) if isinstance(value, dict) else value[row]
+        key: pick_row(value, row, has_masks=any(f"_{name}" in value for name in value))
+        if isinstance(value, dict)
+        else value[row]
         for key, value in infos.items()
-        if f"_{key}" in infos and infos[f"_{key}"][row]
+        if not has_masks or (f"_{key}" in infos and infos[f"_{key}"][row])
     }
 
 
