@@ -77,6 +77,18 @@ def test_batches_equal_those_of_a_local_policy(num_shards: int, mode: AutoresetM
             assert ours.version == 0 and not len(ours.renewed_envs)
 
 
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_batches_of_returns_have_no_observations_and_the_same_returns(num_shards: int) -> None:
+    names = "rewards", "terminated", "truncated", "lost", "env_id", "step", "episode", "episode_returns"
+    with sharded(num_shards) as envs:
+        collector = collector_of(envs, returns_only=True)
+        for theirs in local_batches(3):
+            ours = next(collector)
+            assert ours.obs is ours.next_obs is ours.actions is ours.bootstrap is None and not ours.extras
+            for name in names:
+                np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+
+
 @pytest.mark.extended
 def test_child_processes_make_the_same_batches_and_rows_may_be_flat() -> None:
     with ShardedVectorEnv([DiceEnv] * NUM_ENVS) as envs:
@@ -423,6 +435,8 @@ def test_wrong_arguments_are_refused() -> None:
             ({"batch_steps": 3, "time_major": False}, "batch_steps: expected a multiple of the 2 envs"),
             ({"where": "actors"}, r"where: expected one of \('caller', 'shards'\), got 'actors'"),
             ({"sync": 1}, "sync: expected True or False"),
+            ({"returns_only": 1}, "returns_only: expected True or False"),
+            ({"where": "caller", "make_policy": None, "returns_only": True}, "returns_only=True needs where='shards'"),
             ({"where": "caller"}, "make_policy needs where='shards'"),
             ({"where": "caller", "make_policy": None, "sync": False}, "sync=False needs where='shards'"),
         ]:

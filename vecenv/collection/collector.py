@@ -131,6 +131,7 @@ class Collector:
         where: str = "caller",
         make_policy: Callable[[], Any] | None = None,
         sync: bool = True,
+        returns_only: bool = False,
     ) -> None:
         """Check the arguments; the envs are not used before the first batch.
 
@@ -148,6 +149,9 @@ class Collector:
             sync: for where='shards'. True (default): a batch has one rollout of every shard, of batch_steps / N steps
                 of each env, ordered by env id. False: a batch has one rollout of one shard, in the order in which they
                 finish, and its columns are the envs of that shard. The shard has begun the next rollout then.
+            returns_only: for where='shards'. True: observations and actions stay in the shards, and only rewards, flags
+                and the returns of episodes travel. `obs`, `actions`, `next_obs` and `bootstrap` of the batches are
+                None, and there are no `extras`. False (default): whole transitions travel.
 
         With where='shards', all rollouts of a batch use the weights that were set before it was begun. If the answer of
         the policy for a row depends on that row alone, a time-major batch equals that of `Collector(envs, policy)`, bit
@@ -159,14 +163,16 @@ class Collector:
         """
         check_choice("where", where, ("caller", "shards"))
         check_flag("sync", sync)
+        check_flag("returns_only", returns_only)
         if where == "caller":
-            if make_policy is not None or not sync:
-                name = "sync=False" if make_policy is None else "make_policy"
+            if make_policy is not None or not sync or returns_only:
+                name = "make_policy" if make_policy is not None else "returns_only=True" if sync else "sync=False"
                 raise ConfigError(f"Collector: {name} needs where='shards'", key=name.partition("=")[0])
             self._work: _Work | ShardWork = _Work(envs, policy, "Collector", min_count, overlap, seed)
         else:
             _check_shards(envs, policy, make_policy, min_count)
-            self._work = ShardWork(envs, make_policy, seed, sync=sync, overlap=check_flag("overlap", overlap))
+            check_flag("overlap", overlap)
+            self._work = ShardWork(envs, make_policy, seed, sync=sync, overlap=overlap, returns_only=returns_only)
         self._steps, self._is_time_major = check_steps("batch_steps", batch_steps, time_major, self._work.num_envs)
         if where == "shards":
             check_steps("batch_steps", batch_steps, True, self._work.num_envs)

@@ -40,6 +40,7 @@ class Columns:
 
     Args:
         has_bootstrap: whether there is a column of the policy's estimates.
+        has_data: whether there are observations and actions; see `drop_data`.
 
     Attributes:
         obs: one array (M, *S) per column of observations, see `ObsColumns`.
@@ -52,11 +53,15 @@ class Columns:
         bootstrap: float (M, *K); None without estimates.
     """
 
-    def __init__(self, progress: Progress, action_spec: Spec, num_rows: int, has_bootstrap: bool) -> None:
+    def __init__(
+        self, progress: Progress, action_spec: Spec, num_rows: int, has_bootstrap: bool, *, has_data: bool = True
+    ) -> None:
         self.num_rows = num_rows
+        self._has_data = has_data
         self._obs_columns, self._action_spec = progress.obs_columns, action_spec
-        self.obs = self._obs_columns.make_empty(num_rows)
-        self.actions = [np.empty((num_rows, *leaf.shape), leaf.dtype) for leaf in action_spec.leaves]
+        self.obs = self._obs_columns.make_empty(num_rows) if has_data else []
+        leaves = action_spec.leaves if has_data else []
+        self.actions = [np.empty((num_rows, *leaf.shape), leaf.dtype) for leaf in leaves]
         self._reward_shape = progress.reward_shape
         self.rewards = np.empty((num_rows + 1, *progress.reward_shape))
         self.terminated = np.empty(num_rows + 1, np.bool_)
@@ -129,6 +134,12 @@ class Columns:
         used = np.flatnonzero(self.env_ids >= 0)
         return used[~np.isin(used, under_way)]
 
+    def drop_data(self) -> None:
+        """Drop observations, actions and extra columns; rewards, flags and env ids stay."""
+        self._has_data = self._has_answer = False
+        self.obs, self.actions, self.extras = [], [], {}
+        self._final_rows, self._final_obs = [], []
+
     # ---- parts of a batch ------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
@@ -199,12 +210,13 @@ class Columns:
             final_rows = [place[some] for some in final_rows]
         finals = list(zip(final_rows, self._final_obs))
         make = functools.partial(_make_next_obs, self._obs_columns, shape, obs, by_env, env_ids, current, finals)
+        make_next_obs = make if self._has_data else _no_data
         bootstrap = self.bootstrap
         if self.has_bootstrap and bootstrap is None:
             bootstrap = np.zeros((self.num_rows, *self._reward_shape))
         return Transitions(
-            obs=self._obs_columns.nest_arrays(obs, shape),
-            actions=self._action_spec.batch(lambda leaf: actions[leaf.index], no_objects),
+            obs=self._obs_columns.nest_arrays(obs, shape) if self._has_data else None,
+            actions=self._action_spec.batch(lambda leaf: actions[leaf.index], no_objects) if self._has_data else None,
             rewards=rewards.reshape(*shape, *self._reward_shape),
             terminated=terminated.reshape(shape),
             truncated=truncated.reshape(shape),
@@ -218,7 +230,7 @@ class Columns:
             ),
             episode_returns=returns[ends],
             episode_lengths=step[ends] + 1,
-            _make_next_obs=make,
+            _make_next_obs=make_next_obs,
         )
 
     def _count(self, progress: Progress, by_env: Array, env_ids: Array, rewards: Array, ends: Array) -> Sequence[Array]:
@@ -255,6 +267,10 @@ class Columns:
         progress.returns[ids] = sums[lasts]
         progress.returns[ids[over]] = 0.0
         return episode, step, returns
+
+
+def _no_data() -> None:
+    """Return the observations of columns without data."""
 
 
 def _sort_by_env(env_ids: Array, num_envs: int | None) -> Array:

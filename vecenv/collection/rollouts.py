@@ -72,11 +72,12 @@ class Rollouts:
         make_policy: makes the policy; pickled, see `pickling.dump_with_main`.
         pool: of the shard.
         overlap: whether the policy and the envs work at the same time; see `collect`.
+        returns_only: whether observations and actions stay in the shard; see `Collector`.
     """
 
-    def __init__(self, make_policy: bytes, pool: RecordedPool, *, overlap: bool) -> None:
+    def __init__(self, make_policy: bytes, pool: RecordedPool, *, overlap: bool, returns_only: bool) -> None:
         self._pool = pool
-        self._overlap = overlap
+        self._overlap, self._returns_only = overlap, returns_only
         self._envs = ShardEnvs(pool)
         make: Callable[[], Any] = load_with_main(make_policy)
         ids, shape = pool.first_env_id, pool.reward_shape
@@ -92,6 +93,8 @@ class Rollouts:
         try:
             self._prepare(request, weights)
             columns, error = self._collect(request.num_rounds)
+            if self._returns_only:
+                columns.drop_data()
             get_state = getattr(self._policy.policy, "get_state", None)
             state = dump_by_value(get_state()) if callable(get_state) else None
         except BaseException as raised:  # also an exit: the collector raises it
@@ -137,7 +140,8 @@ class Rollouts:
 
     def _collect(self, num_rounds: int) -> tuple[Columns, BaseException | None]:
         num_envs, progress = self._envs.num_envs, self._progress
-        columns = Columns(progress, self._policy.spec, num_rounds * num_envs, self._policy.can_bootstrap)
+        can_bootstrap = self._policy.can_bootstrap and not self._returns_only
+        columns = Columns(progress, self._policy.spec, num_rounds * num_envs, can_bootstrap)
         plan = TimeMajorPlan(num_envs, num_rounds)
         filler = BatchFiller(self._envs, self._policy, progress, plan, columns, DelayedInterrupts())
         try:

@@ -116,7 +116,9 @@ class ShardWork:
             batch the observations.
     """
 
-    def __init__(self, envs: VectorEnv, make_policy: Any, seed: Any, *, sync: bool, overlap: bool) -> None:
+    def __init__(
+        self, envs: VectorEnv, make_policy: Any, seed: Any, *, sync: bool, overlap: bool, returns_only: bool
+    ) -> None:
         self._envs = envs
         self.num_envs = envs.num_envs
         self._progress = progress_of(envs)
@@ -124,7 +126,8 @@ class ShardWork:
         self._action_spec = Spec(action_space, "actions of the policy")
         if not self._action_spec.is_all_arrays:
             raise ConfigError(f"Collector: actions of {action_space} have no fixed dtype and shape")
-        self._task = ShardTask(envs, "Collector", Rollouts, make_policy, overlap=overlap)
+        self._has_data = not returns_only
+        self._task = ShardTask(envs, "Collector", Rollouts, make_policy, overlap=overlap, returns_only=returns_only)
         self._seed = seed
         self._is_sync = sync
         self._owner = object()  # the policy of the progress: not this object, which refers to the envs
@@ -237,7 +240,7 @@ class ShardWork:
     # ---- results ---------------------------------------------------------------------------
 
     def _new_columns(self, num_rows: int, has_bootstrap: bool) -> Columns:
-        return Columns(self._progress, self._action_spec, num_rows, has_bootstrap)
+        return Columns(self._progress, self._action_spec, num_rows, has_bootstrap, has_data=self._has_data)
 
     def _finish(self, done: Sequence[_UnderWay], is_time_major: bool) -> Transitions:
         envs, progress = self._envs, self._progress

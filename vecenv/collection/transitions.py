@@ -19,6 +19,7 @@ class Transitions:
 
     The leading shape of all columns is (B,), or (T, N) if they are time-major: column n then has T consecutive
     transitions of env n. Rows that only begin an episode are left out. K is the shape of a reward, () for one number.
+    With `returns_only` of a `Collector`, `obs`, `actions`, `next_obs` and `bootstrap` are None, and `extras` is empty.
 
     Attributes:
         obs: observations, nested like the space of one env, leaves (B, *S). Parts without a fixed dtype and shape

@@ -212,7 +212,7 @@ class Episodes:
         info = pick_row(infos, row)
         if "final_info" in info or "final_obs" in info:  # SAME_STEP mode; the other keys are those of the next episode
             # Those of the row itself: the mark of a lost episode, and the statistics of `episode_statistics`.
-            own = {key: info[key] for key in ("recovered", "episode") if key in info}
+            own: dict[str, Any] = {key: info[key] for key in ("recovered", "episode") if key in info}
             info = {**own, **info.get("final_info", {})}
         if info.get("recovered") == "truncated":
             return self._result(env_id, cut="failure", info=info)
