@@ -151,6 +151,8 @@ class EnvTimes:
 class WorkerTimes:
     """Load of each worker, by worker_id; W is 0 with the serial backend and while the pool is not open.
 
+    The process of a shard that steps its envs itself counts as a worker here.
+
     Attributes:
         pid: process id, int64 (W,).
         num_envs: how many envs it hosts, int64 (W,).

@@ -37,7 +37,9 @@ def test_batches_equal_those_of_a_local_policy(mode: AutoresetMode) -> None:
         found = collector_of(ours, where="shards", make_policy=KeptPolicy)
         for _ in range(3):
             assert_equal(next(found), next(expected))
-        assert ours.report() is not None and ours.statistics().num_workers == 0
+        statistics = ours.statistics()
+        assert statistics.num_workers == 0 and statistics.workers.shard.tolist() == [0, 1]
+        assert statistics.envs.worker_id.tolist() == [0, 0, 0, 1, 1, 1] and str(ours.report())
 
 
 @pytest.mark.parametrize("how", ["exit", "kill", "hang"])

@@ -23,6 +23,8 @@ from typing import Any
 
 from ...errors import DifferentSpacesError, WorkerTimeoutError
 from ...own_log import own_logger
+from ...statistics import EnvTimes, WorkerTimes
+from ..advice.times import read_envs, read_workers
 from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.host import Host, close_all
@@ -157,6 +159,8 @@ class SerialEngine(Engine):
         self._imports = contextlib.ExitStack()
         self._hub: Hub | None = None
         self._host: Host | None = None
+        self._timings: Any = None  # see `counters.timings`
+        self._opened_ns = 0
         self._watchdog: Watchdog | None = None
         self._event_fd = Descriptor()
         self._epoll: select.epoll | None = None
@@ -195,10 +199,10 @@ class SerialEngine(Engine):
             is_callers=self._listener is None,
             dump_reply=copy_reply if self._listener is None else dump_reply,
         )
+        self._timings, self._opened_ns = plan.counters.timings(counters), now_ns()
         limit = options.failures.exception_limit
         if limit is not None:
-            timings = plan.counters.timings(counters)
-            caught = CaughtExceptions(limit, self._build_again, rngs, timings, self.snapshotter)
+            caught = CaughtExceptions(limit, self._build_again, rngs, self._timings, self.snapshotter)
             self._host.catch_exceptions(caught, self.snapshotter)
         if self._listener is not None and options.failures.recovers:
             self._host.keep_records(self.snapshotter)
@@ -313,6 +317,7 @@ class SerialEngine(Engine):
         finally:
             with signals_deferred():
                 self._imports.close()
+                self._timings = None
                 self._end_monitor()
                 if self._epoll is not None:
                     self._epoll.close()
@@ -373,6 +378,14 @@ class SerialEngine(Engine):
         except WorkerTimeoutError:  # the answer of the env; if the env catches it, the next one comes a limit later
             self._set_timer()
             raise
+
+    def read_times(self) -> tuple[EnvTimes, WorkerTimes] | None:
+        """Return the times in a shard, whose process counts as one worker; else None."""
+        timings = self._timings
+        if self._listener is None or timings is None:
+            return None
+        workers = read_workers([os.getpid()], [range(self.num_envs)], 1, timings, {}, self._opened_ns)
+        return read_envs(timings, [0] * self.num_envs), workers
 
     def running(self) -> int:
         hub = self._hub
