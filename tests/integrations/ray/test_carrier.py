@@ -183,8 +183,8 @@ def test_close_ends_a_stopped_process(carrier: RayCarrier) -> None:
     ask(carrier, 0, 0)
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: state_of(pid) == "T")
-    carrier.close()
-    assert not title_of(pid).startswith("ray::ShardActor")
+    carrier.close()  # on a busy machine, it does not wait for the end
+    wait_until(lambda: not title_of(pid).startswith("ray::ShardActor"))
     carrier.close()
     carrier.end_if_unclosed()
 
