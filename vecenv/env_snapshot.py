@@ -16,9 +16,9 @@ class EnvSnapshot:
     """The state of one env between two steps; `VectorEnv.get_states` returns it, and `set_states` puts it into envs.
 
     It is immutable and can be pickled; load only pickles that you trust. Snapshots with equal contents are equal and
-    have the same hash, so they can be keys of a dict. The contents are the state of the env, its random generators,
-    its last observation, and the steps, the return and the seed of its episode. The duration of the episode does not
-    count.
+    have the same hash, so they can be keys of a dict. The contents are the state of the env, its random generators, its
+    last observation, and the steps, the return and the seed of its episode. The generator of torch is part of them only
+    if the process of the env has imported torch. The duration of the episode does not count.
 
     Attributes:
         layers: the names of the classes of the env and of the envs inside it, outermost first.

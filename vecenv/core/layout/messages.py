@@ -44,6 +44,7 @@ __all__ = [
     "copy_payload",
     "copy_value",
     "describe_place",
+    "note_place",
     "dump",
     "dump_reply",
     "load",
@@ -480,3 +481,9 @@ def describe_place(place: Mapping[str, Any], details: str = "") -> str:
     envs = ", ".join(map(str, place["env_ids"]))
     worker = "" if place.get("worker_id") is None else f" in worker {place['worker_id']}"
     return f"raised by {op} of env {envs}{worker}{details and f': {details}'}"
+
+
+def note_place(error: Exception, place: Mapping[str, Any], first_env_id: int) -> None:
+    """Add a note that names the operation and the envs, numbered from `first_env_id`, that raised an exception."""
+    env_ids = [first_env_id + env_id for env_id in place["env_ids"]]
+    add_notes(error, [describe_place({**place, "env_ids": env_ids})])

@@ -25,7 +25,7 @@ from ..advice.waiting import WaitingCheck
 from ..host.replay import Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.messages import Reply, unpack_error
+from ..layout.messages import Reply, note_place, unpack_error
 from ..layout.native import implementation
 from ..layout.spec import Array
 from ..operations.engine import Engine, EnvSpaces, OpenedEnvs, ResumeLike
@@ -53,7 +53,7 @@ from .monitor import WorkerTable, announce
 from .pool import Pool
 from .spreading import Spreading
 from .waiting_constructors import room_for
-from .worker_starts import WorkerStarts, compare_spaces, note_place
+from .worker_starts import WorkerStarts, compare_spaces
 
 __all__ = ["ProcessEngine", "ProcessPool", "measure_first_env"]
 

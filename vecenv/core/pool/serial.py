@@ -32,7 +32,16 @@ from ..host.replay import RestoreJob, Snapshotter
 from ..layout.commands import Commands
 from ..layout.counters import CountersPlan
 from ..layout.flags import Op
-from ..layout.messages import Reply, copy_payload, copy_reply, copy_value, dump_reply, pack_error, unpack_error
+from ..layout.messages import (
+    Reply,
+    copy_payload,
+    copy_reply,
+    copy_value,
+    dump_reply,
+    note_place,
+    pack_error,
+    unpack_error,
+)
 from ..layout.native import implementation
 from ..operations.engine import Engine, EnvSpaces, OpenedEnvs, ResumeLike
 from ..operations.requests import Requests
@@ -53,7 +62,6 @@ from ..system.signals import signals_deferred
 from .monitor import WorkerTable, announce, end_monitor
 from .pool import Pool
 from .starting import StartProgress
-from .worker_starts import note_place
 
 __all__ = ["SerialEngine", "SerialPool"]
 

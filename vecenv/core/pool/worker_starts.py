@@ -25,7 +25,6 @@ from ...errors import (
     WorkerDiedError,
     WorkerError,
     WorkerTimeoutError,
-    add_notes,
     describe_exit,
     warn_caller,
 )
@@ -33,7 +32,7 @@ from ...gymnasium_api.registrations import pickle_registrations
 from ...values.pickling import dump_with_main
 from ..host.replay import RestoreJob, Snapshotter
 from ..layout.arena import ArenaPlan
-from ..layout.messages import describe_place, unpack_error
+from ..layout.messages import note_place, unpack_error
 from ..operations.engine import EnvSpaces
 from ..options import PoolOptions
 from ..parent.inbox import Inbox
@@ -77,7 +76,7 @@ from .starting import (
 )
 from .waiting_constructors import ConstructorWatch, room_for
 
-__all__ = ["WorkerStarts", "compare_spaces", "note_place"]
+__all__ = ["WorkerStarts", "compare_spaces"]
 
 #: Longest wait for workers that start, before their limits are checked, and whether the pool is being closed.
 _START_POLL_SECONDS = 0.1
@@ -592,12 +591,6 @@ def compare_spaces(spaces: EnvSpaces, worker: Worker, report: BuildReport) -> No
     if report.mismatch is not None:
         env_id, name, text = report.mismatch
         raise DifferentSpacesError(f"env {worker.first_env_id + env_id}: {text}", path=name)
-
-
-def note_place(error: Exception, place: dict[str, Any], first_env_id: int) -> None:
-    """Add a note that names the operation and the envs, numbered from `first_env_id`, that raised an exception."""
-    env_ids = [first_env_id + env_id for env_id in place["env_ids"]]
-    add_notes(error, [describe_place({**place, "env_ids": env_ids})])
 
 
 def _take_message(worker: Worker) -> Any:
