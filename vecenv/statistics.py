@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .values.id_ranges import ids_text
+from .values.id_ranges import ids_text, node_text
 from .values.shown_text import ShownText
 
 __all__ = ["CallerTimes", "Durations", "EnvTimes", "ShardInfo", "Shards", "Statistics", "WorkerTimes"]
@@ -48,7 +48,7 @@ class Shards(ShownText, list[ShardInfo]):
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("", "node", "pid", "envs", "state", "restarts")]
         for one in self:
-            node = f"{one.node_ip} ({one.node_id[:8]})" if one.node_id else "-"
+            node = node_text(one.node_ip, one.node_id) or "-"
             cells = node, str(one.pid or "-"), ids_text(one.env_ids), one.state, str(one.restarts)
             rows.append((f"shard {one.shard}", *cells))
         return "\n".join(_align(rows)) if self else "no shards"

@@ -4,7 +4,7 @@ checks          checks of the arguments of public functions
 nested          structures of dicts, tuples and lists
 own_attributes  attributes of one object
 signatures      parameters of functions
-id_ranges       ids as text, in ranges
+id_ranges       ids as text, in ranges; nodes as text
 json_text       JSON for people and programs
 pickling        pickles that contain what only the program's main module has
 """

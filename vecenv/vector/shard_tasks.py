@@ -18,6 +18,7 @@ from ..core.shards.requests import RunTask
 from ..core.shards.task_calls import TaskCall
 from ..errors import ConfigError, WorkerError, add_notes, locate, place_of
 from ..statistics import ShardInfo
+from ..values.id_ranges import node_text
 from ..values.pickling import dump_by_value, dump_with_main
 from .env import VectorEnv
 
@@ -74,8 +75,8 @@ class ShardTask:
 
 
 def _describe(info: ShardInfo) -> str:
-    node = f"node {info.node_ip} ({info.node_id[:8]}), " if info.node_id else ""
-    return f"shard {info.shard} ({describe_envs(info.env_ids)}), {node}process {info.pid}"
+    node = node_text(info.node_ip, info.node_id)
+    return f"shard {info.shard} ({describe_envs(info.env_ids)}), {node and f'node {node}, '}process {info.pid}"
 
 
 def dump_for_shards(what: str, name: str, value: Any, dump: Callable[[Any], bytes] = dump_by_value) -> bytes:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...gymnasium_api.replaying import replaying
@@ -23,13 +23,13 @@ from ..layout.flags import FORM_MASK, CommandFlag, Op, RowFlag
 from ..layout.messages import Outcome
 from ..layout.spec import Array
 from ..system.clock import Deadline, now_ns
-from ..system.module_files import late_modules_newer_than
+from ..system.module_files import ModuleFile, ModuleFiles, late_modules_newer_than
 from .checks import function_name
 from .executor import Answer, Executor
 from .global_rngs import GlobalRngs
 from .slot import Slot
 
-__all__ = ["RestoreJob", "Restorer", "Snapshot", "Snapshotter", "StateSnapshotter"]
+__all__ = ["RestoreJob", "Restorer", "Snapshot", "Snapshotter", "StateSnapshotter", "compare_code"]
 
 
 class Snapshot(Protocol):
@@ -159,6 +159,28 @@ class _TimeBudget:
         needed = spent * self._num_entries / done if done >= _LEAST_TO_JUDGE and spent > _SECONDS_TO_JUDGE else spent
         if needed > self._seconds:
             raise ReplayError(f"repeating it takes longer than recovery_timeout allows: {needed:.3g} s")
+
+
+def compare_code(
+    files: ModuleFiles, loaded: Mapping[str, ModuleFile], jobs: Mapping[int, RestoreJob], what: str
+) -> tuple[dict[int, RestoreJob], str]:
+    """Compare the modules of a successor with those that were loaded before it.
+
+    Args:
+        files: of the modules that were loaded before.
+        loaded: of the modules of the successor, by name.
+        jobs: of the successor, by env_id.
+        what: begin of the warning.
+
+    Returns:
+        The jobs, which then mark its rows, and a warning; '' if there is nothing new to warn of.
+    """
+    changed = files.changed(loaded)
+    about: dict[str, Any] = {"has_changed_code": bool(changed), "code_since_ns": files.began_ns}
+    marked = {env_id: replace(job, **about) for env_id, job in jobs.items()}
+    new = files.describe_new(changed)
+    then = "Its envs run the new code, and recovered rows are marked 'unproven'"
+    return marked, f"{what}, for these files have changed: {new}. {then}" if new else ""
 
 
 def _changed_code(job: RestoreJob) -> str:

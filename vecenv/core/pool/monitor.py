@@ -10,15 +10,18 @@ No thread and no socket is needed. While no program reads, the pool does no work
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..layout.counters import COUNTERS_VERSION, CountersPlan
 from ..processes.worker import Worker
+from ..system.clock import now_ns
 from ..system.monitor_files import MonitorFile
-from ..system.segment import Segment
+from ..system.segment import Segment, private_segment
+from ..system.signals import signals_deferred
 
-__all__ = ["WorkerTable", "announce", "end_monitor"]
+__all__ = ["WorkerTable", "announce", "open_counters"]
 
 
 class WorkerTable:
@@ -70,7 +73,41 @@ def announce(plan: CountersPlan, counters: Segment, name: str, backend: str) -> 
     )
 
 
-def end_monitor(counters: Segment, file: MonitorFile) -> None:
-    """Remove the file of a pool whose process owns the counters, and close their descriptor."""
+def _ignore(*args: object) -> None:
+    """Do nothing: there is nothing to prepare, or to end."""
+
+
+def open_counters(
+    owner: object,
+    plan: CountersPlan,
+    name: str,
+    backend: str,
+    *,
+    is_native: bool,
+    is_announced: bool,
+    prepare: Callable[[Any], object] = _ignore,
+) -> tuple[Any, Callable[[], object]]:
+    """Return the memory of counters that only this process writes, and a function that ends their announcement.
+
+    Args:
+        owner: the announcement ends with this object at the latest.
+        plan, name, backend: as for `announce`.
+        is_native: as in the header.
+        is_announced: whether the pool is announced.
+        prepare: called with the memory before that.
+    """
+    if not is_announced:
+        memory = private_segment(plan.nbytes)
+        plan.write_header(memory, is_native=is_native, opened_ns=now_ns())
+        return memory, _ignore
+    with signals_deferred():
+        segment = Segment.in_memory("vecenv-counters", plan.nbytes)
+        plan.write_header(segment.memory, is_native=is_native, opened_ns=now_ns())
+        prepare(segment.memory)
+        file = announce(plan, segment, name, backend)
+        return segment.memory, weakref.finalize(owner, _end, segment, file)
+
+
+def _end(counters: Segment, file: MonitorFile) -> None:
     file.remove()
     counters.fd.close()

@@ -11,13 +11,11 @@ process of the shard. Messages are pickled for the driver, and records are kept,
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import select
 import signal
 import threading
 import traceback
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +26,7 @@ from ..advice.times import read_envs, read_workers
 from ..host.caught import CaughtExceptions
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..host.host import Host, close_all
-from ..host.replay import RestoreJob, Snapshotter
+from ..host.replay import RestoreJob, Snapshotter, compare_code
 from ..layout.commands import Commands
 from ..layout.counters import CountersPlan
 from ..layout.flags import Op
@@ -57,9 +55,9 @@ from ..system.clock import now_ns
 from ..system.descriptor import Descriptor
 from ..system.module_files import ModuleFiles, end_start, note_modules, noted_modules
 from ..system.process_stat import started_at
-from ..system.segment import Segment, private_segment
+from ..system.segment import private_segment
 from ..system.signals import signals_deferred
-from .monitor import WorkerTable, announce, end_monitor
+from .monitor import WorkerTable, open_counters
 from .pool import Pool
 from .starting import StartProgress
 
@@ -236,7 +234,7 @@ class SerialEngine(Engine):
         )
 
     def _compare_files(self, jobs: dict[int, RestoreJob]) -> dict[int, RestoreJob]:
-        """Compare the modules of this process with those of a predecessor; return the jobs with what is known of that.
+        """Return the jobs in a shard, which mark the rows if this process has loaded other code than its predecessor.
 
         If there is no predecessor, the modules are noted for a successor.
         """
@@ -248,30 +246,24 @@ class SerialEngine(Engine):
         if not self._has_predecessor:
             self.files.add(files)
             return jobs
-        changed = self.files.changed(files)
-        new = self.files.describe_new(changed)
-        if new:
-            _LOG.warning(
-                "the successor of a shard has loaded other code, for these files have changed: %s. Its envs run the "
-                "new code, and recovered rows are marked 'unproven'",
-                new,
-            )
-        about: dict[str, Any] = {"has_changed_code": bool(changed), "code_since_ns": self.files.began_ns}
-        return {env_id: dataclasses.replace(job, **about) for env_id, job in jobs.items()}
+        jobs, warning = compare_code(self.files, files, jobs, "the successor of a shard has loaded other code")
+        if warning:
+            _LOG.warning("%s", warning)
+        return jobs
 
     def _open_counters(self, plan: CountersPlan, *, is_native: bool) -> Any:
         """Return the memory of the counters; announce the pool, if that is wanted."""
-        if not self.options.monitor:
-            memory = private_segment(plan.nbytes)
-            plan.write_header(memory, is_native=is_native, opened_ns=now_ns())
-            return memory
-        with signals_deferred():
-            segment = Segment.in_memory("vecenv-counters", plan.nbytes)
-            plan.write_header(segment.memory, is_native=is_native, opened_ns=now_ns())
-            WorkerTable(plan, segment.memory).note_slot(0, os.getpid(), started_at(os.getpid()))
-            file = announce(plan, segment, properties_of(self._envs[0])["name"], "serial")
-            self._end_monitor = weakref.finalize(self, end_monitor, segment, file)
-        return segment.memory
+
+        def note_process(memory: Any) -> None:
+            WorkerTable(plan, memory).note_slot(0, os.getpid(), started_at(os.getpid()))
+
+        counters, self._end_monitor = open_counters(
+            *(self, plan, properties_of(self._envs[0])["name"], "serial"),
+            is_native=is_native,
+            is_announced=self.options.monitor,
+            prepare=note_process,
+        )
+        return counters
 
     def _build_again(self, env_id: int) -> Any:
         """Build an env again that was closed."""

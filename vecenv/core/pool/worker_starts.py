@@ -30,7 +30,7 @@ from ...errors import (
 )
 from ...gymnasium_api.registrations import pickle_registrations
 from ...values.pickling import dump_with_main
-from ..host.replay import RestoreJob, Snapshotter
+from ..host.replay import RestoreJob, Snapshotter, compare_code
 from ..layout.arena import ArenaPlan
 from ..layout.messages import note_place, unpack_error
 from ..operations.engine import EnvSpaces
@@ -550,20 +550,13 @@ class WorkerStarts:
 
     def check_files(self, worker: Worker, report: BuildReport, jobs: Mapping[int, RestoreJob]) -> dict[int, RestoreJob]:
         """Warn of modules that a successor has loaded from changed files; return its jobs, which then mark its rows."""
-        changed = self._files.changed(report.files)
-        new = self._files.describe_new(changed)
-        if new:
-            self._code_warnings.append(
-                "a worker that was started later has loaded other code than the first workers, for these files have "
-                f"changed: {new}. Its envs run the new code, and recovered rows are marked 'unproven'"
-            )
+        own_jobs = {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs}
+        what = "a worker that was started later has loaded other code than the first workers"
+        own_jobs, warning = compare_code(self._files, report.files, own_jobs, what)
+        if warning:
+            self._code_warnings.append(warning)
         self._show_code_warnings()
-        since_ns = self._files.began_ns
-        return {
-            env_id: dataclasses.replace(jobs[env_id], has_changed_code=bool(changed), code_since_ns=since_ns)
-            for env_id in worker.env_ids
-            if env_id in jobs
-        }
+        return own_jobs
 
     def _show_code_warnings(self) -> None:
         while self._inbox is not None and self._code_warnings:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from ...values.id_ranges import node_text
 from .frames import Buffer
 
 __all__ = ["Carrier", "CarrierEvent", "Lost", "Replied", "ShardPlace", "Unavailable"]
@@ -68,7 +69,7 @@ class ShardPlace(NamedTuple):
     @property
     def node(self) -> str:
         """The node for messages, such as '10.0.0.3 (0f3a51c2)'; '' without nodes."""
-        return f"{self.node_ip} ({self.node_id[:8]})" if self.node_id else ""
+        return node_text(self.node_ip, self.node_id)
 
 
 class Carrier(Protocol):

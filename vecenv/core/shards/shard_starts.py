@@ -266,7 +266,7 @@ class ShardStarts:
         return [reports[shard] for shard in range(len(reports))]
 
     def _describe_missing(self, reports: Collection[int]) -> str:
-        """Return, for a line of the log, what the shards without a report wait for."""
+        """Return the end of a log line: what each shard waits for that has not sent its report."""
         stages: dict[bool, list[int]] = {}
         for shard in range(len(self.shards)):
             if shard not in reports:

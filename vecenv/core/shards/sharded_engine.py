@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,15 +27,14 @@ from ..operations.requests import Requests
 from ..operations.waiter import Waiter
 from ..options import Limits, PoolOptions
 from ..parent.hub import Event
-from ..pool.monitor import announce, end_monitor
+from ..pool.monitor import open_counters
 from ..processes.slots import split_evenly
 from ..recovery.journal import Journal
 from ..recovery.policy import Recovery
 from ..recovery.reproducer import FailureContext, failure_context
 from ..system.clock import MOST_SECONDS, NEVER_NS, limit_of, now_ns
 from ..system.process_settings import working_directory
-from ..system.segment import Segment, private_segment
-from ..system.signals import signals_deferred
+from ..system.segment import private_segment
 from .carrier import Carrier, ShardPlace
 from .requests import ReadTimes, SetLimits
 from .shard_hub import ShardHub
@@ -133,8 +131,11 @@ class ShardedEngine(Engine):
         self._action_spec = plan.action
         plan.write_header(memory)
         counters_plan = CountersPlan(self.num_envs, len(self._shards), is_timed=False, has_shards=True)
-        counters = self._open_counters(counters_plan, first.properties["name"])
-        counters_plan.write_header(counters, is_native=is_native, opened_ns=now_ns())
+        counters, self._end_monitor = open_counters(
+            *(self, counters_plan, first.properties["name"], "shards"),
+            is_native=is_native,
+            is_announced=self.options.monitor,
+        )
         self._table = ShardTable(counters_plan, counters, self._shares, is_native=is_native)
         recovery = self.recovery = self._make_recovery() if self.options.failures.recovers else None
         if resume is not None:
@@ -165,16 +166,6 @@ class ShardedEngine(Engine):
             listener=None if recovery is None else recovery.note_report,
             dump_payload=functools.partial(messages.dump, known=self._starts.known),
         )
-
-    def _open_counters(self, plan: CountersPlan, name: str) -> Any:
-        """Return zeroed memory for the counters; announce the pool, if that is wanted."""
-        if not self.options.monitor:
-            return private_segment(plan.nbytes)
-        with signals_deferred():
-            segment = Segment.in_memory("vecenv-counters", plan.nbytes)
-            file = announce(plan, segment, name, "shards")
-            self._end_monitor = weakref.finalize(self, end_monitor, segment, file)
-        return segment.memory
 
     def _make_recovery(self) -> Recovery:
         policy = self.options.failures
@@ -373,7 +364,7 @@ class ShardedEngine(Engine):
 
 
 def _ignore() -> None:
-    pass
+    """Do nothing: there is no monitor to end."""
 
 
 def _identity(env: Any) -> Any:
