@@ -182,31 +182,53 @@ class Trained(NamedTuple):
     history: list[tuple[int, float]]
 
 
+class Record:
+    """The batches of a training so far; `bar` shows them.
+
+    Attributes:
+        steps: env steps of all batches.
+        history: the steps and the return of each episode.
+    """
+
+    def __init__(self, settings: Settings, bar: Any) -> None:
+        self.steps = 0
+        self.history: list[tuple[int, float]] = []
+        self._last: deque[float] = deque(maxlen=100)
+        self._settings, self._bar = settings, bar
+        self._start = time.perf_counter()
+
+    def add(self, batch: Transitions) -> bool:
+        """Count a batch; return whether the mean of the last 100 returns is the target, or all steps are made."""
+        settings, last, returns = self._settings, self._last, batch.episode_returns.tolist()
+        self.steps += len(batch)
+        self.history += [(self.steps, episode_return) for episode_return in returns]
+        last.extend(returns)
+        mean = float(np.mean(last)) if last else float("nan")
+        self._bar.update(0, completed=self.steps, description=f"mean return {mean:7.1f}")
+        return self.steps >= settings.max_steps or (len(last) == last.maxlen and mean >= settings.target)
+
+    def finish(self, agent: Agent) -> Trained:
+        """Return the result of the training."""
+        return Trained(agent, self.steps, time.perf_counter() - self._start, self.history)
+
+
 def train(env_name: str, settings: Settings, seed: int, show_progress: bool = False) -> Trained:
     """Train until the mean return of the last 100 episodes is the target, or for `max_steps` env steps."""
     torch.manual_seed(seed)
     env_fns = [functools.partial(make_training_env, env_name)] * settings.num_envs
-    history: list[tuple[int, float]] = []
-    last: deque[float] = deque(maxlen=100)
-    steps = 0
     with VectorEnv(env_fns, infos="none") as envs, progress_bar(settings.max_steps, show_progress) as bar:
         observations, actions = envs.single_observation_space, envs.single_action_space
         assert observations.shape is not None and isinstance(actions, gymnasium.spaces.Discrete)
         agent = Agent(observations.shape, int(actions.n))
         optimizer = torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5)
         batch_steps = settings.num_envs * settings.rollout_steps
-        start = time.perf_counter()
+        record = Record(settings, bar)
         for batch in Collector(envs, agent, batch_steps=batch_steps, time_major=True, seed=seed):
-            steps += len(batch)
-            history += [(steps, episode_return) for episode_return in batch.episode_returns.tolist()]
-            last.extend(batch.episode_returns.tolist())
-            mean = float(np.mean(last)) if last else float("nan")
-            bar.update(0, completed=steps, description=f"mean return {mean:7.1f}")
-            if steps >= settings.max_steps or (len(last) == last.maxlen and mean >= settings.target):
+            if record.add(batch):
                 break
             learn(agent, optimizer, batch, settings)
-            optimizer.param_groups[0]["lr"] = settings.learning_rate * max(0.1, 1 - steps / settings.max_steps)
-        return Trained(agent, steps, time.perf_counter() - start, history)
+            optimizer.param_groups[0]["lr"] = settings.learning_rate * max(0.1, 1 - record.steps / settings.max_steps)
+        return record.finish(agent)
 
 
 def progress_bar(total: int, is_shown: bool) -> Any:

@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from vecenv.cli.options import count, natural
 from vecenv.collection import Collector
 from vecenv.envs.gym_registry import make_env
 from vecenv.errors import require
-from vecenv.examples.ppo import SETTINGS, Agent, Settings, Trained, learn, progress_bar, save_plot
+from vecenv.examples.ppo import SETTINGS, Agent, Record, Settings, Trained, learn, progress_bar, save_plot
 from vecenv.ray_options import RayOptions
 from vecenv.vector import VectorEnv
 
@@ -86,9 +84,6 @@ def train(settings: Settings, seed: int, backend: Any, learn: Callable[..., None
         options: of the collector.
     """
     torch.manual_seed(seed)
-    history: list[tuple[int, float]] = []
-    last: deque[float] = deque(maxlen=100)
-    steps = 0
     env_fns = [functools.partial(make_env, "CartPole-v1")] * settings.num_envs
     with VectorEnv(env_fns, infos="none", backend=backend) as envs, progress_bar(settings.max_steps, True) as bar:
         print(envs.shards())
@@ -98,18 +93,13 @@ def train(settings: Settings, seed: int, backend: Any, learn: Callable[..., None
         policies = functools.partial(make_policy, seed)
         collector = Collector(envs, where="shards", make_policy=policies, **options)
         collector.set_weights(agent.state_dict())
-        start = time.perf_counter()
+        record = Record(settings, bar)
         for batch in collector:
-            steps += len(batch)
-            history += [(steps, episode_return) for episode_return in batch.episode_returns.tolist()]
-            last.extend(batch.episode_returns.tolist())
-            mean = sum(last) / max(1, len(last))
-            bar.update(0, completed=steps, description=f"mean return {mean:7.1f}")
-            if steps >= settings.max_steps or (len(last) == last.maxlen and mean >= settings.target):
+            if record.add(batch):
                 break
             learn(agent, optimizer, batch, settings)
             collector.set_weights(agent.state_dict())
-        return Trained(agent, steps, time.perf_counter() - start, history)
+        return record.finish(agent)
 
 
 def run(name: str, settings: Settings, options: argparse.Namespace, **more: Any) -> None:
