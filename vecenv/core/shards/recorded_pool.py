@@ -43,7 +43,7 @@ class RecordedPool:
     """
 
     def __init__(self, pool: Pool, first_env_id: int) -> None:
-        self.pool = self._pool = pool
+        self.pool = pool
         self.num_envs = pool.num_envs
         self.first_env_id = first_env_id
         self.observation_space: Space[Any] = pool.spaces.observation_space
@@ -58,18 +58,18 @@ class RecordedPool:
     def begin(self, step_id: int) -> None:
         """Begin a task, whose commands have this step_id, or higher ones."""
         self.next_step_id = max(self.next_step_id, step_id)
-        self._pool.continue_from(self.next_step_id)
+        self.pool.continue_from(self.next_step_id)
 
     def step(self, leaves: tuple[Array, ...]) -> Batch:
         """Step all envs; return their rows, ordered by env_id. `leaves`: one array (n, *S) per action leaf."""
-        self._pool.send_leaves(leaves)
+        self.pool.send_leaves(leaves)
         self._rounds.append(tuple(leaf.copy() for leaf in leaves))
         self.next_step_id += self.num_envs
         return self._receive(None)
 
     def send(self, leaves: tuple[Array, ...], env_ids: Array) -> None:
         """Begin to step some envs; `recv` returns their rows. `leaves`: (B, *S), `env_ids`: int64 (B,)."""
-        self._pool.send_leaves(leaves, env_ids, ordered=False)
+        self.pool.send_leaves(leaves, env_ids, ordered=False)
         self._join_rounds()
         first, self.next_step_id = self.next_step_id, self.next_step_id + len(env_ids)
         copies = tuple(leaf.copy() for leaf in leaves)
@@ -91,7 +91,7 @@ class RecordedPool:
         commands = Commands.of(Op.RESET, env_ids, flags=flags, arguments=arguments, effects=effects)
         commands.number(self.next_step_id)
         self._join_rounds()
-        self._pool.send_commands(commands)
+        self.pool.send_commands(commands)
         self.next_step_id += len(commands)
         commands.table["env_id"] += self.first_env_id
         self._executed.append(commands)
@@ -103,7 +103,7 @@ class RecordedPool:
     def _receive(self, min_count: int | None, timeout: float | None = None) -> Batch:
         """Receive rows; exceptions of envs and workers name envs by their numbers among all envs."""
         try:
-            batch = self._pool.recv(min_count, timeout=timeout)
+            batch = self.pool.recv(min_count, timeout=timeout)
         except WorkerError as error:
             env_ids = [self.first_env_id + env_id for env_id in error.env_ids]
             locate(error, **{**place_of(error), "env_ids": env_ids})
@@ -116,7 +116,7 @@ class RecordedPool:
 
     def outstanding(self) -> int:
         """Return how many envs owe an answer."""
-        return self._pool.outstanding()
+        return self.pool.outstanding()
 
     def take_executed(self) -> list[Steps | Commands]:
         """Return the commands since the last call. All of them are answered then, or cancelled."""
@@ -127,10 +127,10 @@ class RecordedPool:
     def finish(self) -> None:
         """Wait for the answers that are owed after an exception of the task, and drop them."""
         try:
-            while self._pool.outstanding():
-                self._pool.recv()
+            while self.pool.outstanding():
+                self.pool.recv()
         except Exception:  # reported by every later command: a worker is dead and not replaced
-            self._pool.cancel()
+            self.pool.cancel()
 
 
 #: A task: called with its argument and a shared value or None; returns a result that pickles.
