@@ -21,3 +21,10 @@ def ray_pool(env_fns: Sequence[Callable[[], Any]], ray: RayOptions = TWO_SHARDS,
     failures = PoolFailurePolicy(**{"on_failure": "recover", "max_restarts": 100, **policy})
     merged = PoolOptions(failures=failures, **options)
     return make_pool(ray, env_fns, merged, adapt=adapt_and_build, snapshotter=SNAPSHOTTER)
+
+
+def assert_names_its_shard(error: Any) -> None:
+    """Check the note of an exception that both of `TWO_SHARDS` raise, with two envs each: the first one is reported."""
+    info = error.shard
+    envs = ("envs 0-1", "envs 2-3")[info.shard]
+    assert f"raised in shard {info.shard} ({envs}), node {info.node_ip} ({info.node_id[:8]})" in error.__notes__[0]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.evaluation.envs import SeedEnv
 from tests.evaluation.test_shards import NUM_ENVS, SEEDS, CountingPolicy, KillingPolicy, assert_equal, fail, play_here
-from tests.integrations.ray.pools import TWO_SHARDS
+from tests.integrations.ray.pools import TWO_SHARDS, assert_names_its_shard
 from vecenv import VectorEnv, evaluate
 
 pytest.importorskip("ray", exc_type=ImportError)
@@ -38,5 +38,4 @@ def test_table_equals_that_of_a_local_policy_although_an_actor_dies(cluster: Any
 def test_exception_in_an_actor_names_its_shard_and_node(cluster: Any) -> None:
     with pytest.raises(Exception, match="no policy today") as caught:
         evaluate(SeedEnv, where="shards", make_policy=fail, seeds=SEEDS, num_envs=4, backend=TWO_SHARDS)
-    info = caught.value.shard  # type: ignore[attr-defined]
-    assert f"raised in shard 0 (envs 0-1), node {info.node_ip} ({info.node_id[:8]})" in caught.value.__notes__[0]
+    assert_names_its_shard(caught.value)
