@@ -40,6 +40,7 @@ _NAMES = {
     "options": "EngineOptions FailurePolicy Timeouts",
     "ray_options": "RayOptions",
     "report": "Report Verdict",
+    "serving.leases": "lease",
     "statistics": "CallerTimes Durations EnvTimes ShardInfo Shards Statistics WorkerTimes",
     "tuning.result": "TuneCandidate TuneResult",
     "tuning.search": "tune",
@@ -91,6 +92,7 @@ if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namesp
     from vecenv.options import *
     from vecenv.ray_options import *
     from vecenv.report import *
+    from vecenv.serving.leases import *
     from vecenv.statistics import *
     from vecenv.tuning.result import *
     from vecenv.tuning.search import *

@@ -320,6 +320,18 @@ slot_current(PyObject *op, PyObject *Py_UNUSED(ignored))
                          (unsigned long long)command->step_id);
 }
 
+/* The slot is woken if it sleeps now. If it is about to sleep, it sees the word after one slice of
+ * its wait. */
+static PyObject *
+slot_stop(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    Slot *self = (Slot *)op;
+    store_release32(&self->arena.control->stop, 1);
+    full_fence();
+    vecenv_notify_slot(&self->arena, self->slot);
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 slot_count_step(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
@@ -349,6 +361,7 @@ static PyMethodDef slot_methods[] = {
      SLOT_DOC("set_counters($self, env_id, length, episode_return, age_ns, /)")},
     {"action", slot_action, METH_VARARGS,
      SLOT_DOC("action($self, form=None, leaves=None, /)")},
+    {"stop", slot_stop, METH_NOARGS, SLOT_DOC("stop($self, /)")},
     {"count_step", slot_count_step, METH_NOARGS, SLOT_DOC("count_step($self, /)")},
     {"send_message", vecenv_slot_send_message, METH_O, SLOT_DOC("send_message($self, data, /)")},
     {"take_payload", vecenv_slot_take_payload, METH_NOARGS, SLOT_DOC("take_payload($self, /)")},

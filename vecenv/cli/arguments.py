@@ -57,6 +57,7 @@ _SHARED: dict[str, dict[str, Any]] = {
         metavar="FILE", help="write every number; - is standard output, and the table goes to standard error"
     ),
     "--overwrite": dict(action="store_true", help="replace the file of --json if it exists"),
+    "--socket": dict(metavar="PATH", help="of the server (default: in the folder of this user)"),
     "--max-steps": dict(type=count, metavar="N", help="cut episodes after N steps (default: no limit)"),
 }
 
@@ -150,6 +151,25 @@ def _add_replay(add: AddArgument) -> None:
     add("--quiet", action="store_true", help="print no line per command")
 
 
+def _add_serve(add: AddArgument) -> None:
+    about = "a TOML file with the envs and their quotas; or one env: a registered id, or module:factory"
+    add("source", nargs="?", metavar="FILE.toml|ENV", help=about)
+    _add(add, "--workers", default=1, help="of one env: worker processes (default: %(default)s)")
+    about = "of one env: envs in each worker (default: %(default)s)"
+    add("--envs-per-worker", type=_NUM_ENVS, default=1, metavar="K", help=about)
+    about = "of one env: whether used envs are replaced by new ones (default: %(default)s)"
+    add("--rebuild", choices=("if-needed", "always", "never"), default="if-needed", help=about)
+    about = "of one env: N workers that only this client gets; repeatable"
+    add("--reserve", action=_AddItem, metavar="CLIENT=N", help=about)
+    _add(add, "--env-kwarg", "--socket")
+    add("--stop", action="store_true", help="end the server; leased workers end with their leases")
+
+
+def _add_leases(add: AddArgument) -> None:
+    _add(add, "--socket")
+    add("--json", action="store_true", help="one line of JSON")
+
+
 def _add_top(add: AddArgument) -> None:
     add("pid", nargs="?", type=count, metavar="PID", help="process of the pool (default: the only one that runs)")
     add("--pool", type=count, metavar="N", help="the N-th pool of that process")
@@ -206,6 +226,11 @@ COMMANDS = {
         "Check the file of a saved state, and print its header: the envs, their spaces, versions, and the number of "
         "commands that a load repeats. The pickle in the file is not run.",
     ),
+    "leases": Subcommand(
+        _add_leases,
+        "who has leased envs of the env server",
+        "Print the envs of the env server of this user, their workers, and which client has how many since when.",
+    ),
     "record": Subcommand(
         _add_record,
         "videos of an env's episodes",
@@ -217,6 +242,12 @@ COMMANDS = {
         "run a failed episode again",
         "Run the episode of a reproducer file again, in this process: if the env crashed, this crashes. "
         "The file is a pickle and can run any code; use it on your own files.",
+    ),
+    "serve": Subcommand(
+        _add_serve,
+        "keep slow envs warm, and lend them to programs",
+        "Build envs in worker processes once, and lend these to the programs of this user, one after the other: "
+        "VectorEnv(vecenv.lease(NAME, N)). The server has no part in steps.",
     ),
     "top": Subcommand(
         _add_top,

@@ -114,6 +114,9 @@ class FallbackSlot(Slot):
 
     # ---- commands ----------------------------------------------------------------------
 
+    def stop(self) -> None:
+        self._words.stop[0] = 1
+
     def serve(self) -> SlotEvent:
         if self._waits and self._timings is not None:
             self._timer.open()  # for the thread that serves this slot

@@ -81,6 +81,7 @@ class Host:
 
     Attributes:
         failed_to_close: the first env whose `close` raised.
+        called: the envs that calls may have changed.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Host:
         self._is_callers = is_callers
         self._dump_reply = dump_reply
         self.failed_to_close: int | None = None
+        self.called: set[int] = set()
         self._interrupted: int | None = None  # the env whose command was interrupted by Ctrl-C
         self._is_ending = False  # a signal handler closed the pool during a command; it may also call `sys.exit`
         zeros = zero_reward(plan.reward_shape)
@@ -170,6 +172,7 @@ class Host:
             self._executor, self._slot, self._obs.conform, self._reward, snapshotter, self._rngs, rebuild
         )
         self._restore_jobs = {env_id: restore_jobs[env_id] for env_id in self._envs if env_id in restore_jobs}
+        self.called.update(self._restore_jobs)  # the calls of the former process are repeated
         if self._snapshots is None and any(plan.entries for job in restore_jobs.values() for plan in job.attempts):
             self._keep_digests()  # repeated answers are compared with the digests of the original ones
         for env_id in self._restore_jobs:  # the slot passes their next commands to the host, plain steps too
@@ -247,6 +250,10 @@ class Host:
     def _is_of_caller(self, error: BaseException) -> bool:
         """Return whether an exception probably came from a signal handler of the caller, not from the env."""
         return isinstance(error, KeyboardInterrupt) or (self._is_ending and isinstance(error, SystemExit))
+
+    def stop(self) -> None:
+        """Have `serve` return after the command under way; any thread may call this."""
+        self._slot.stop()
 
     def end(self) -> None:
         """Record that the pool is closed during a command: `serve` then raises a SystemExit to the caller."""
@@ -404,10 +411,13 @@ class Host:
         self._slot.finish()
 
     def _note_call(self, env_id: int, name: str | None, data: Any) -> None:
-        """Note a call for an env that is built again after an exception, unless the call has changed nothing."""
+        """Note a call, unless it has changed nothing, also for an env that is built again after an exception."""
         changes = None if self._effect is None else self._effect[1]
+        if name == "" or changes == {}:
+            return
+        self.called.add(env_id)
         caught, step_id = self._executor.caught, self._executor.command[2]
-        if caught is not None and name != "" and changes != {}:
+        if caught is not None:
             caught.note_call(env_id, LastingCall(step_id, data, name=name, changes=changes))
 
     def _get_states(self, asked: GetStates) -> messages.Reply:

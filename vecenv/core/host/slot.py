@@ -33,7 +33,7 @@ STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
 
 
 class Slot(Protocol):
-    """The worker's end of one slot: commands in, rows out. Only one thread may use it.
+    """The worker's end of one slot: commands in, rows out. Only one thread may use it, but for `stop`.
 
     The current command is the one that `serve` took from the queue last, until `publish` or `finish` ends it.
     """
@@ -107,6 +107,9 @@ class Slot(Protocol):
                 end the process. None only if `words` is empty.
             windows: none, two or three addresses, to which the equal parts of an env's window are written; (): none is.
         """
+
+    def stop(self) -> None:
+        """Have `serve` return after the command under way, within a second if it sleeps. Any thread may call this."""
 
     def count_step(self) -> None:
         """Count a step that the host made; `serve` counts its own steps."""

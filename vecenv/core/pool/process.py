@@ -34,6 +34,7 @@ from ..operations.waiter import Waiter
 from ..options import AUTO, Limits, PoolOptions
 from ..parent.hub import Event, Hub, NativeHub
 from ..parent.inbox import Listener
+from ..processes.leased_workers import LeasedWorkers
 from ..processes.measure import Measurement
 from ..processes.slots import SlotTable, split_evenly
 from ..processes.worker import START_ERRORS, check_may_start, death_of, start_error, usable_cores
@@ -140,6 +141,9 @@ class ProcessEngine(Engine):
 
     def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
         self._implementation = implementation()
+        lease = LeasedWorkers.of(self.env_fns, check_not_closing)
+        if lease is not None:
+            self._open_lease(lease)
         if self.options.num_workers == AUTO:
             found = measure_first_env(
                 self.env_fns,
@@ -198,6 +202,20 @@ class ProcessEngine(Engine):
                 name = opened.properties["name"]
                 group.keep_monitor_file(announce(opened.plan.counters, group.counters, name, "process"))
         return opened
+
+    def _open_lease(self, lease: LeasedWorkers) -> None:
+        """Get the workers of a lease, whose number the env server decides."""
+        for key, value, default in (
+            ("num_workers", self.options.num_workers, (None, AUTO)),
+            ("threads_per_worker", self.options.threads_per_worker, (1,)),
+            ("worker_init", self.options.worker_init, (None,)),
+        ):
+            if value not in default:
+                raise ConfigError(f"{key}: leased envs are in workers of an env server, which decides it", key=key)
+        self._group.keep_lease(lease)
+        lease.open()
+        self.num_workers = -(-self.num_envs // lease.envs_per_worker)
+        self.options = dataclasses.replace(self.options, num_workers=self.num_workers)
 
     def _make_starts(self, check_not_closing: Callable[[str], None]) -> WorkerStarts:
         return WorkerStarts(

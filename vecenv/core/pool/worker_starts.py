@@ -202,8 +202,9 @@ class WorkerStarts:
             "rng_entropy": self._options.rng_entropy,
             "settings": self._options.settings,
             "is_forked": self._options.context != "spawn",
+            "is_leased": self._group.lease is not None,
         }
-        if self._options.context == "forkserver":
+        if self._options.context == "forkserver" and self._group.lease is None:
             server = prepare_server(
                 common["modules"],
                 common["imports"],
@@ -248,20 +249,25 @@ class WorkerStarts:
 
     def spawn(self, boot: Boot, slots: list[int]) -> Worker:
         """Start a worker, as a further one of the group or as the successor of the last one with its worker_id."""
-        if self._options.context == "fork":  # the worker inherits these modules
+        if self._options.context == "fork" and self._group.lease is None:  # the worker inherits these modules
             note_modules()
             if boot.worker_id == len(self._group.workers) == 1:
                 _warn_of_generators(boot.imports)
+        if self._group.lease is not None:
+            self._group.lease.await_worker(self._options.limits.construct)
         with signals_deferred():
-            worker = start_worker(
-                boot,
-                slots,
-                self._options.context,
-                self._group.descriptors(),
-                captures_output=self._output.captures and self._has_descriptors,
-                has_tokens=self._watch is not None and len(boot.env_ids) > 1,
-                server=self._group.server,
-            )
+            if self._group.lease is not None:
+                worker = self._group.lease.take_worker(boot, slots)
+            else:
+                worker = start_worker(
+                    boot,
+                    slots,
+                    self._options.context,
+                    self._group.descriptors(),
+                    captures_output=self._output.captures and self._has_descriptors,
+                    has_tokens=self._watch is not None and len(boot.env_ids) > 1,
+                    server=self._group.server,
+                )
             self._group.put(worker)
         worker.send_boot()
         return worker
@@ -524,7 +530,7 @@ class WorkerStarts:
         options = self._options
         slots = [(slot, self._slots.served_by(slot, worker.env_ids)) for slot in worker.slots]
         own_jobs = {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs}
-        core = preferred_core(worker.worker_id, self._num_workers)
+        core = None if worker.is_leased else preferred_core(worker.worker_id, self._num_workers)
         attach = Attach(self._plan, slots, options.autoreset, self.spin_ns, options.infos, own_jobs, core)
         worker.send_attach(attach, descriptors)
 

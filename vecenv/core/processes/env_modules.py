@@ -13,11 +13,13 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ...gymnasium_api import registrations
 
-__all__ = ["find_env_modules"]
+__all__ = ["find_env_modules", "find_objects"]
+
+_Kind = TypeVar("_Kind")
 
 #: Most objects that are looked at, in all factories together.
 _MOST_OBJECTS = 5000
@@ -40,6 +42,13 @@ def find_env_modules(env_fns: Sequence[Callable[[], Any]], excluded: Collection[
     return [name for name in sorted(search.found) if _is_worth_it(name) and name not in excluded]
 
 
+def find_objects(env_fn: Callable[[], Any], kind: type[_Kind]) -> list[_Kind]:
+    """Return the objects of a class that an env factory refers to, itself included."""
+    search = _Search()
+    search.visit(env_fn)
+    return [value for value in search.seen.values() if isinstance(value, kind)]
+
+
 def _is_worth_it(name: str) -> bool:
     top = name.partition(".")[0]
     if top in ("", "__main__", "__mp_main__") or top in sys.stdlib_module_names:
@@ -48,17 +57,22 @@ def _is_worth_it(name: str) -> bool:
 
 
 class _Search:
-    """Collects the names of modules from factories and the objects that they refer to."""
+    """Collects the names of modules from factories and the objects that they refer to.
+
+    Attributes:
+        found: the names of modules.
+        seen: the objects that were looked at, by id.
+    """
 
     def __init__(self) -> None:
         self.found: set[str] = set()
-        self._seen: dict[int, Any] = {}  # it keeps the objects alive, so that no other one gets the id
+        self.seen: dict[int, Any] = {}  # by id; it keeps the objects alive, so that no other one gets the id
 
     def visit(self, value: Any) -> None:
         """Collect the modules that are imported when this object is unpickled, and called if it is a factory."""
-        if type(value) in _PLAIN or id(value) in self._seen or len(self._seen) > _MOST_OBJECTS:
+        if type(value) in _PLAIN or id(value) in self.seen or len(self.seen) > _MOST_OBJECTS:
             return
-        self._seen[id(value)] = value
+        self.seen[id(value)] = value
         if isinstance(value, str):
             for entry_point in registrations.entry_points_of(value):
                 self.visit_entry_point(entry_point)

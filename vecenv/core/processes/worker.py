@@ -149,6 +149,11 @@ class Worker:
         """Number of the pool's env 0 in messages."""
         return 0 if self.boot is None else self.boot.first_env_id
 
+    @property
+    def is_leased(self) -> bool:
+        """Whether it belongs to an env server, and this process only uses it."""
+        return self.boot is not None and self.boot.is_leased
+
     def drop_env(self, env_id: int) -> None:
         """Note that an env has left this worker, so that a successor does not build it."""
         assert self.boot is not None
@@ -346,7 +351,12 @@ class Worker:
             kill_process(self.process, self.pidfd)
 
     def _kill_tree(self) -> None:
-        """Kill the processes that the worker has started; no session, if its pid now belongs to another process."""
+        """Kill the processes that the worker has started; no session, if its pid now belongs to another process.
+
+        Those of a leased worker belong to its server, which kills them when the worker has died.
+        """
+        if self.is_leased:
+            return
         is_own = self.started and started_at(self.pid) in ("", self.started)
         kill_tree(self.pid if is_own else 0, self.mark, self.started or "0")
 
@@ -366,7 +376,9 @@ class Worker:
         self.pidfd.close()
         self.read_frames()
         self.control.close()
-        if self.exitcode is None and self.is_dead:  # its exit status is lost, but `close` needs one
+        if (
+            self.exitcode is None and self.is_dead and not self.is_leased
+        ):  # its exit status is lost, but `close` needs one
             self.process._popen.returncode = -1
         self.process.close()
 

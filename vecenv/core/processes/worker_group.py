@@ -21,6 +21,7 @@ from ..system.segment import Segment
 from ..system.shared_objects import SharedObjects
 from ..system.signals import signals_deferred
 from ..system.worker_socket import poll_briefly
+from .leased_workers import LeasedWorkers
 from .worker import Worker, end_deadline
 
 __all__ = ["WorkerGroup"]
@@ -40,6 +41,7 @@ class WorkerGroup:
         workers: in the order of worker_id; a replacement takes the position of the old worker.
         segment, counters: shared memory of the arena and of its counters; None before they are created.
         server: the import server that its workers are forked from; None: they import all modules themselves.
+        lease: the workers that an env server lends; None: this process starts its workers.
         shared: the objects of `multiprocessing` that workers and their successors share with this process.
         monitor_file: announces the pool to `vecenv top`; None: there is none.
         epoll: with C, watches the pidfds of the workers and `wake_event`; otherwise `SocketHub` does.
@@ -53,6 +55,7 @@ class WorkerGroup:
         self.segment: Segment | None = None
         self.counters: Segment | None = None
         self.server: ForkServer | None = None
+        self.lease: LeasedWorkers | None = None
         self.shared: list[SharedObjects] = []
         self.monitor_file: MonitorFile | None = None
         self.wake_event: WakeEvent | None = None
@@ -72,6 +75,7 @@ class WorkerGroup:
         found += [descriptor for shared in self.shared for descriptor in shared.descriptors]
         found += [segment.fd for segment in (self.segment, self.counters) if segment is not None]
         found += self.wake_event.descriptors() if self.wake_event is not None else ()
+        found += self.lease.descriptors() if self.lease is not None else ()
         return found if self.epoll is None else [*found, self.epoll]
 
     def share_objects(self, context: str) -> SharedObjects:
@@ -100,6 +104,10 @@ class WorkerGroup:
     def keep_server(self, server: ForkServer | None) -> None:
         """Set the import server, if there is one; it is kept until the group ends."""
         self.server = server
+
+    def keep_lease(self, lease: LeasedWorkers) -> None:
+        """Set the leased workers, which go back to their server when the group ends."""
+        self.lease = lease
 
     def create_wake_event(self) -> WakeEvent:
         """Create `wake_event`, and return it."""
@@ -192,6 +200,8 @@ class WorkerGroup:
             self.epoll.close()
         if self.wake_event is not None:
             self.wake_event.close()
+        if self.lease is not None:
+            self.lease.close()
         for shared in self.shared:
             shared.close()
         if self.monitor_file is not None:

@@ -79,9 +79,15 @@ __all__ = [
     "BuildReport",
     "SetUpFailure",
     "describe_envs",
+    "Served",
     "find_endless_import",
     "make_slot",
+    "prepare",
+    "recv_descriptor",
     "running_modules",
+    "send_exit",
+    "serve",
+    "show_title",
     "worker_main",
 ]
 
@@ -125,6 +131,8 @@ class Boot:
         rng_entropy, settings: see `PoolOptions`.
         mark: shows which processes the worker has started; see `process_tree`. `Worker.send_boot` sets it.
         is_forked: whether the worker was forked, from the parent or a fork server, and ends by `os._exit`.
+        is_leased: whether the worker belongs to an env server, which gets it back; see `standby`. It keeps the settings
+            of its server, and its envs are not closed.
     """
 
     worker_id: int
@@ -162,6 +170,7 @@ class Boot:
     settings: ProcessSettings = field(default_factory=ProcessSettings.now)
     mark: str = ""
     is_forked: bool = False
+    is_leased: bool = False
 
 
 @dataclass
@@ -219,6 +228,19 @@ class SetUpFailure:
     """The packed exception of a worker that ends before it serves, and not for an exception of an env."""
 
     error: tuple[bytes | None, str, str, str]
+
+
+@dataclass
+class Served:
+    """The envs of a worker while it serves a pool.
+
+    Attributes:
+        hosts: of the envs, one per thread; empty: the worker has nothing to serve, and ends.
+        wake: the event counter of the pool, which the slots use as long as they exist; closed without C.
+    """
+
+    hosts: list[Host]
+    wake: Descriptor = field(default_factory=Descriptor)
 
 
 # ---- envs -------------------------------------------------------------------------------
@@ -280,7 +302,8 @@ def _construct(
     try:
         note_modules(import_from(boot.sources))
         with rngs.fork_guard:  # around the import of the envs' modules, too
-            registrations.apply_registrations(boot.registrations, import_server.imported_registrations())
+            if not boot.is_leased:
+                registrations.apply_registrations(boot.registrations, import_server.imported_registrations())
             call_worker_init(load_with_main(boot.worker_init))
             rngs.restore_neutral()
             adapt, env_fns = load_with_main(boot.adapt), load_with_main(boot.env_fns)
@@ -347,7 +370,8 @@ def _watch_parent(boot: Boot, control: Connection) -> None:
     watch_parent(boot.parent_pid, pidfd, os.dup(control.fileno()), boot.mark)
 
 
-def _recv_descriptor(control: Connection) -> Descriptor:
+def recv_descriptor(control: Connection) -> Descriptor:
+    """Receive the next descriptor that the other end of a socket has sent."""
     return Descriptor(reduction.recv_handle(control))
 
 
@@ -381,14 +405,16 @@ def _make_hosts(
     control: Connection,
     log: LogSender,
     times: dict[int, tuple[int, int]],
-) -> list[Host]:
+) -> Served:
     memory, counters = (_map_segment(control, nbytes) for nbytes in (attach.plan.nbytes, attach.plan.counters.nbytes))
     timings = attach.plan.counters.timings(counters)
     if timings is not None:
         for env_id, (wall_ns, cpu_ns) in times.items():
             timings[env_id]["construct_ns"], timings[env_id]["construct_cpu_ns"] = wall_ns, cpu_ns
+    wake = Descriptor()
     if boot.implementation == "native":
-        event_fd = _recv_descriptor(control).number  # the slots use it until this process ends
+        wake = recv_descriptor(control)
+        event_fd = wake.number
         log.notify = functools.partial(_set_notice, attach.plan.notice(memory), event_fd)
         slots = [make_slot(attach, slot, memory, counters, event_fd, True) for slot, _ in attach.slots]
         if attach.preferred_core is not None:
@@ -405,11 +431,11 @@ def _make_hosts(
         _catch_exceptions(hosts, boot.exception_limit, boot, attach, rngs, timings)
     if boot.keeps_records or attach.restore_jobs:
         _enable_recovery(hosts, boot, attach, rngs)
-    return hosts
+    return Served(hosts, wake)
 
 
 def _map_segment(control: Connection, nbytes: int) -> mmap.mmap:
-    with contextlib.closing(_recv_descriptor(control)) as descriptor:
+    with contextlib.closing(recv_descriptor(control)) as descriptor:
         return mmap.mmap(descriptor.number, nbytes)
 
 
@@ -506,12 +532,12 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         mark = boot.mark
         if boot.is_forked:
             exit_functions.forget_inherited()
-        _show_title(boot, boot.env_ids)
-        enable_stack_dumps(_recv_descriptor(control).number)
+        show_title(boot, boot.env_ids)
+        enable_stack_dumps(recv_descriptor(control).number)
         note_pause()  # it shows that the process has come this far
-        capture = OutputCapture([_recv_descriptor(control) for _ in range(2)]) if boot.captures_output else None
-        tokens = Tokens(_recv_descriptor(control)) if boot.has_tokens else None
-        receive_shared([_recv_descriptor(control) for _ in range(boot.num_shared)], shared)
+        capture = OutputCapture([recv_descriptor(control) for _ in range(2)]) if boot.captures_output else None
+        tokens = Tokens(recv_descriptor(control)) if boot.has_tokens else None
+        receive_shared([recv_descriptor(control) for _ in range(boot.num_shared)], shared)
         _watch_parent(boot, control)
         _set_up_process(boot)
         log = LogSender(control)
@@ -520,14 +546,15 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         threads = [EnvThread(number, boot.settings) for number in range(len(boot.env_ids_by_thread))]
         with GlobalRngs(boot.first_env_id, boot.rng_entropy) as rngs, torch_imports:
             rngs.fork_guard.install()
-            hosts = _prepare(boot, threads, rngs, control, capture, tokens, log)
+            served = prepare(boot, threads, rngs, control, log, capture, tokens)
             is_serving = True
-            if hosts:
-                _run(threads, hosts, control, log)
+            if served.hosts:
+                serve(threads, served.hosts, control, log)
+                send_exit(_close(threads, served.hosts), control, log)
         if boot.is_forked:
             for thread in threads:
                 thread.end()
-            del threads, hosts, rngs, log
+            del threads, served, rngs, log
             exit_functions.run_own()
     except (EOFError, ConnectionError, BrokenPipeError):
         # The parent has dropped this worker or is gone, and perhaps only this worker can end its processes.
@@ -539,7 +566,8 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
             control.send_bytes(messages.dump(SetUpFailure(messages.pack_error(error))))
 
 
-def _show_title(boot: Boot, env_ids: Sequence[int]) -> None:
+def show_title(boot: Boot, env_ids: Sequence[int]) -> None:
+    """Show the number of the worker and its envs as the title of this process."""
     short = f"vecenv worker {boot.worker_id}"
     envs = describe_envs(env_ids, boot.first_env_id)
     set_title(f"{short}: {envs}", short if len(short) < 16 else f"vecenv w{boot.worker_id}")
@@ -553,21 +581,31 @@ def _measure(env_id: int, envs: dict[int, Any], rngs: GlobalRngs, times: dict[in
     return found
 
 
-def _prepare(
+def prepare(
     boot: Boot,
     threads: list[EnvThread],
     rngs: GlobalRngs,
     control: Connection,
-    capture: OutputCapture | None,
-    tokens: Tokens | None,
     log: LogSender,
-) -> list[Host]:
-    """Build the envs, and map the arena; return the hosts to serve, or [] if the worker ends now."""
+    capture: OutputCapture | None = None,
+    tokens: Tokens | None = None,
+) -> Served:
+    """Build the envs of a pool, report on them, and map its arena.
+
+    Args:
+        boot: the first message of the pool.
+        threads: that build and serve the envs.
+        rngs: the RNG states of the envs.
+        control: the socket to the pool.
+        log: sends log records to the pool.
+        capture: ends once the envs are built; None: the output is not captured.
+        tokens: as for `Builder`.
+    """
     envs, times, report = _construct(boot, threads, rngs, tokens)
     if tokens is not None:
         tokens.close()
     if report.num_envs < len(boot.env_ids) and report.error is None:
-        _show_title(boot, sorted(envs))
+        show_title(boot, sorted(envs))
     if capture is not None:
         capture.end()
     if boot.worker_output == "none":
@@ -579,24 +617,27 @@ def _prepare(
     with log.socket_lock:
         control.send_bytes(messages.dump(report))
     if report.error is not None:
-        return []
+        return Served([])
     if boot.measures:
         found = messages.dump(_measure(boot.env_ids[0], envs, rngs, times))
         with log.socket_lock:
             control.send_bytes(found)
-        return []
+        return Served([])
     if len(threads) > 1:
         rngs.disable_swapping(boot.env_ids[0])
     attach: Attach = control.recv()
     return _make_hosts(boot, attach, envs, rngs, control, log, times)
 
 
-def _run(threads: list[EnvThread], hosts: list[Host], control: Connection, log: LogSender) -> None:
-    """Serve commands, then close the envs."""
+def serve(threads: list[EnvThread], hosts: list[Host], control: Connection, log: LogSender) -> None:
+    """Serve the commands of a pool until it stops."""
     with log.socket_lock:
         control.send("ready")
     _serve(threads, hosts)
-    exit_report = _close(threads, hosts)
+
+
+def send_exit(exit_report: ExitReport, control: Connection, log: LogSender) -> None:
+    """Send the last message of a worker to its pool."""
     log.report_dropped()
     with log.socket_lock:
         control.send(exit_report)

@@ -155,6 +155,11 @@ class LogSender(_BoundedHandler):
         logging.root.addHandler(self)
         levels.apply()
 
+    def end(self) -> None:
+        """Send no records any more, and close the descriptor of this object."""
+        logging.root.removeHandler(self)
+        self._socket.close()
+
     def _put(self, frame: bytes) -> bool:
         if not self._write(len(frame).to_bytes(4, "big") + frame):
             return False

@@ -25,7 +25,7 @@ from ...own_log import own_logger
 from .descriptor import Descriptor
 from .process_stat import started_at
 
-__all__ = ["MonitorFile", "read_monitor_files"]
+__all__ = ["MonitorFile", "private_folder", "read_monitor_files"]
 
 _LOG = own_logger()
 _NAME = re.compile(r"([1-9]\d*)-(\d+)-(\d+)\.json")
@@ -56,9 +56,7 @@ class MonitorFile:
         identity = {"pid": self._owner_pid, "started": started, "number": number, "pid_namespace": _pid_namespace()}
         name = f"{self._owner_pid}-{started}-{number}.json"
         try:
-            folder = _folders()[0]
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
+            folder = private_folder()
             with _opened(folder) as folder_fd:
                 _remove_stale(folder_fd)
                 with contextlib.suppress(FileNotFoundError):  # an earlier program of this process has left it
@@ -107,6 +105,19 @@ def read_monitor_files() -> list[dict[str, Any]]:
         except OSError as error:
             _LOG.warning("pools are not looked for in %s: %s", folder, error.strerror)
     return sorted(found, key=lambda content: (content["pid"], content["number"]))
+
+
+def private_folder() -> str:
+    """Return the folder of this user for files of vecenv; it is made, if it is missing.
+
+    Raises:
+        OSError: there is no such folder, or other users have access to it.
+    """
+    folder = _folders()[0]
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    with _opened(folder):
+        return folder
 
 
 def _folders() -> list[str]:

@@ -23,7 +23,15 @@ from .clock import Deadline, now_ns
 from .descriptor import Descriptor
 from .process_stat import state_of
 
-__all__ = ["PhaseNote", "StackFile", "enable_stack_dumps", "note_phase", "note_pause", "signal_name"]
+__all__ = [
+    "PhaseNote",
+    "StackFile",
+    "disable_stack_dumps",
+    "enable_stack_dumps",
+    "note_phase",
+    "note_pause",
+    "signal_name",
+]
 
 #: Signal by which the parent requests a stack; simulators do not use the last real-time signals.
 _DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
@@ -81,6 +89,15 @@ def enable_stack_dumps(fd: int) -> None:
     faulthandler.enable(file=fd, all_threads=True)
     if hasattr(faulthandler, "register"):
         faulthandler.register(_DUMP_SIGNAL, file=fd, all_threads=True, chain=False)
+
+
+def disable_stack_dumps() -> None:
+    """Worker: write stacks and notes to no file any more."""
+    global _dump_fd
+    _dump_fd = -1
+    faulthandler.disable()
+    if hasattr(faulthandler, "unregister"):
+        faulthandler.unregister(_DUMP_SIGNAL)
 
 
 def note_phase(phase: str, env_id: int, *, thread: int = 0, num_done: int = 0) -> None:

@@ -186,6 +186,26 @@ class Snapshotter:
                 set_own_attr(layers[depth], name, value)
         restore_generators(layers, paths, generators)
 
+    def capture_new(self, env: Any) -> bytes | None:
+        """Return the state of an env that has just been built, for `renew`; None if it is not known exactly.
+
+        It is not known either if the constructor has made a generator, which another construction may seed otherwise.
+        """
+        if _has_generator(env) or uncovered_layers(env):
+            return None
+        snapshot = self.capture(env, within_episode=True)
+        _remove_generator(env)  # which the capture has made
+        return None if snapshot is None or not snapshot.is_complete else snapshot.state
+
+    def renew(self, env: Any, state: bytes) -> bool:
+        """Make a used env as it was when `capture_new` returned this state; return whether it is.
+
+        It is not if the env has made generators for its spaces: a new env makes them from entropy of the system.
+        """
+        self.restore(env, state)
+        _remove_generator(env)
+        return not _has_generator(env)
+
     def watch(self, env: Any, *, is_deep: bool) -> AttributeWatch:
         """Read the attributes of all layers, so that `changes` can compare them after a call; see `AttributeWatch`."""
         return AttributeWatch(_watched_layers(env), _captured, is_deep=is_deep)
@@ -198,6 +218,18 @@ class Snapshotter:
 
 
 SNAPSHOTTER = Snapshotter()
+
+
+def _has_generator(env: Any) -> bool:
+    return any(find_generators(layer, depth) for depth, layer in enumerate(_layers(env)))
+
+
+def _remove_generator(env: Any) -> None:
+    """Remove the generator `np_random` of the innermost env, so that the next reset makes it."""
+    *_, base = _layers(env)
+    if _may_have(base, "_np_random"):
+        set_own_attr(base, "_np_random", None)
+        set_own_attr(base, "_np_random_seed", None)
 
 
 def _watched_layers(env: Any) -> list[Any]:
