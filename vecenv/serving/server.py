@@ -32,7 +32,7 @@ from ..core.system.descriptor import Descriptor
 from ..core.system.message_socket import BadMessage, MessageSocket
 from ..core.system.process_stat import started_at
 from ..core.system.process_tree import kill_tree, new_mark
-from ..core.system.start_process import open_end, start_process
+from ..core.system.start_process import disown, open_end, start_process
 from ..core.system.worker_socket import ControlSocket
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, describe_exit
@@ -185,7 +185,7 @@ class EnvServer:
                 self._start_workers()
                 self._grant()
                 for key, _ in self._selector.select(self._seconds_left()):
-                    if key.fd >= 0 and key.fileobj in self._selector.get_map():  # an earlier event may have closed it
+                    if self._is_watched(key.fileobj):  # else an earlier event has closed it
                         key.data()
                 self._end_overdue()
         finally:
@@ -202,6 +202,8 @@ class EnvServer:
         left = [worker for worker in self._workers.values() if worker.state != "leased"]
         for worker in self._workers.values():
             worker.socket.close()  # an idle worker ends; a leased one ends with its lease
+            if worker.state == "leased":
+                disown(worker.process)
         deadline = Deadline(max((worker.entry.close_seconds for worker in left), default=0.0) + _MARGIN_SECONDS)
         for worker in left:
             worker.process.join(deadline.seconds_left())
@@ -213,9 +215,12 @@ class EnvServer:
     def _watch(self, end: Any, handle: Callable[[], None]) -> None:
         self._selector.register(end, selectors.EVENT_READ, handle)
 
+    def _is_watched(self, end: Any) -> bool:
+        return end.fileno() >= 0 and end in self._selector.get_map()
+
     def _unwatch(self, *ends: Any) -> None:
         for end in ends:
-            if end in self._selector.get_map():
+            if self._is_watched(end):
                 self._selector.unregister(end)
 
     def _deadlines(self) -> Iterator[Deadline]:
@@ -419,7 +424,7 @@ class EnvServer:
             client.outbox.popleft()
             for descriptor in descriptors:
                 descriptor.close()
-        if client.socket in self._selector.get_map():
+        if self._is_watched(client.socket):
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.outbox else 0)
             self._selector.modify(client.socket, events, self._selector.get_key(client.socket).data)
 
