@@ -112,7 +112,7 @@ def play(envs: vecenv.VectorEnv, num_steps: int = 30, seed: int = 5) -> list[Any
 
 
 def comparable(value: Any) -> Any:
-    """Return a value with bytes in place of arrays, and without what tells of recoveries."""
+    """Return a value with bytes in place of arrays, and without marks of recoveries."""
     if isinstance(value, Mapping):
         return {key: comparable(one) for key, one in value.items() if "recovered" not in key}
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""Which request for workers is granted next, and which never can be."""
+"""Requests for workers are granted in their order within quotas, or refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENTRY = CatalogEntry("env", "CartPole-v1", 6, max={"few": 2}, reserve={"eval": 2
         (2, {"a": 4}, [("a", 1), ("eval", 2)], 1),  # the reserve is for it alone
         (2, {"a": 4}, [("a", 1), ("eval", 3)], None),
         (4, {"eval": 2}, [("a", 4)], 0),  # the reserve is in use
-        (5, {"few": 1}, [("few", 2), ("a", 1)], 1),  # a client over its own limit delays nobody
+        (5, {"few": 1}, [("few", 2), ("a", 1)], 1),  # a client over its own limit delays no other one
         (6, {}, [], None),
     ],
 )

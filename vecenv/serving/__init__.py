@@ -1,7 +1,7 @@
 """Env servers: keep the workers of slow envs warm, and lend them to the programs of one user.
 
-    catalog     which envs a server builds, and who may use how many: a TOML file, or one env of the command line
-    quotas      who gets workers next
+    catalog     the envs of a server and the limits of its clients: a TOML file, or one env of the command line
+    quotas      the order in which requests for workers are granted
     server      the loop of `vecenv serve`: starts workers, answers clients, takes workers back
     leases      `vecenv.lease`, and the requests of `vecenv leases` and `vecenv serve --stop`
 

@@ -49,7 +49,7 @@ def find_grantable(
 
     Args:
         entry: of the env.
-        num_idle: workers that have built their envs and serve nobody.
+        num_idle: number of idle workers.
         leased: number of workers that each client has.
         waiting: the requests in the order of their arrival.
     """

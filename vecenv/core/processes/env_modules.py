@@ -66,7 +66,7 @@ class _Search:
 
     def __init__(self) -> None:
         self.found: set[str] = set()
-        self.seen: dict[int, Any] = {}  # by id; it keeps the objects alive, so that no other one gets the id
+        self.seen: dict[int, Any] = {}  # it keeps the objects alive, so that no other one gets the id
 
     def visit(self, value: Any) -> None:
         """Collect the modules that are imported when this object is unpickled, and called if it is a factory."""

@@ -128,7 +128,7 @@ class EnvStock:
         state = self._new_states[number]
         try:
             return state is not None and self._renewer.renew(self._envs[number], state)
-        except Exception as error:  # of a hook of the user's; the worker is replaced
+        except Exception as error:  # a hook of the user's has failed; the worker is replaced
             _LOG.warning("env %d cannot be made as new, and is rebuilt: %r", number, error)
             return False
 

@@ -3,7 +3,7 @@
     server -> worker   StandbyBoot
     worker -> server   Built
     server -> worker   Lease, then the descriptors of a socket and of the client's process
-    ...                over that socket: `Boot` and what follows, as between each pool and its workers
+    ...                over that socket: `Boot` and all later messages between a pool and a worker
     worker -> server   Returned
     server -> worker   EndLease, at any time during a lease
 

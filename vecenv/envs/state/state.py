@@ -194,7 +194,7 @@ class Snapshotter:
         if _has_generator(env) or uncovered_layers(env):
             return None
         snapshot = self.capture(env, within_episode=True)
-        _remove_generator(env)  # which the capture has made
+        _remove_generator(env)  # the capture has made it
         return None if snapshot is None or not snapshot.is_complete else snapshot.state
 
     def renew(self, env: Any, state: bytes) -> bool:
