@@ -228,7 +228,7 @@ COMMANDS = {
     ),
     "leases": Subcommand(
         _add_leases,
-        "who has leased envs of the env server",
+        "the leases of the env server",
         "Print the envs of the env server of this user, their workers, and which client has how many since when.",
     ),
     "record": Subcommand(

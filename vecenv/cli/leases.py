@@ -1,4 +1,4 @@
-"""`vecenv leases`: prints the envs of the env server of this user, and who has leased them."""
+"""`vecenv leases`: prints the envs of the env server of this user, and their leases."""
 
 from __future__ import annotations
 
