@@ -87,6 +87,7 @@ class ShardStarts:
         self._failures = StartFailures()
         # By shard, until all have opened: their parts of the state of another pool.
         self._parts: list[Resume | None] = [None] * len(shards)
+        self._progress: StartProgress | None = None  # of the start, and then of successors; None: all shards are ready
         self.known: dict[str, Any] = {}
 
     def set_limits(self, limits: Limits) -> None:
@@ -248,7 +249,6 @@ class ShardStarts:
 
     def _await_reports(self, check_not_closing: Callable[[str], None]) -> list[ShardReport]:
         reports: dict[int, ShardReport] = {}
-        progress = StartProgress(len(self.shards), "shards are ready", is_regular=True)
         while len(reports) < len(self.shards):
             check_not_closing("construct")
             for shard in range(len(self.shards)):
@@ -256,27 +256,40 @@ class ShardStarts:
                     error = self._late_start(shard)
                     self.carrier.kill(shard)
                     raise error
-            progress.show(lambda: len(reports), lambda: self._describe_missing(reports))
+            self.show_progress()
             for event in self.carrier.wait(now_ns() + POLL_NS):
                 if isinstance(event, Lost):
                     reports.pop(event.shard, None)
                     self.start_again(event)
                 if isinstance(event, Replied):
                     reports[event.shard] = self._read_report(event.shard, unpack_bare(event.data))
+                    self.shards[event.shard].state = ShardState.READY
         return [reports[shard] for shard in range(len(reports))]
 
-    def _describe_missing(self, reports: Collection[int]) -> str:
-        """Return the end of a log line: what each shard waits for that has not sent its report."""
-        stages: dict[bool, list[int]] = {}
-        for shard in range(len(self.shards)):
-            if shard not in reports:
-                stages.setdefault(self.carrier.place_of(shard) is not None, []).append(shard)
+    def show_progress(self) -> None:
+        """Write a line to the log every 5 s while shards are started: how many are ready, and what others wait for."""
+        states = [status.state for status in self.shards]
+        if not {ShardState.OPENING, ShardState.LOST, ShardState.BUILDING}.intersection(states):
+            self._progress = None
+            return
+        if self._progress is None:
+            self._progress = StartProgress(len(states), "shards are ready", is_regular=True)
+        self._progress.show(
+            lambda: states.count(ShardState.READY) + states.count(ShardState.SERVING), self._describe_missing
+        )
+
+    def _describe_missing(self) -> str:
+        """Return the end of a log line: what each shard waits for that is being started."""
+        stages: dict[bool, list[ShardStatus]] = {}
+        for status in self.shards:
+            if status.is_starting:
+                stages.setdefault(self.carrier.place_of(status.shard) is not None, []).append(status)
         text = ""
         for is_placed, (first, *others) in sorted(stages.items()):
-            why = self.carrier.describe(first) if is_placed else self.carrier.waiting_for(first)
+            why = self.carrier.describe(first.shard) if is_placed else self.carrier.waiting_for(first.shard)
             stage = f"builds its envs ({why})" if is_placed else f"waits for {why or 'a process'}"
             more = f", and so do {len(others)} others" if len(others) > 1 else ", and so does another" if others else ""
-            text += f"; shard {first} {stage}{more}"
+            text += f"; {first.name} {stage}{more}"
         return text
 
     def _late_start(self, shard: int) -> Exception:
