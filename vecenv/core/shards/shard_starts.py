@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, WorkerTimeoutError, add_notes, locate
@@ -34,6 +34,7 @@ from .requests import ShardBoot, ShardReport
 from .shard_link import POLL_NS
 from .shard_log_records import ShardLogRecords
 from .shard_status import ShardState, ShardStatus, death_of
+from .shard_table import ShardTable
 
 __all__ = ["ShardStarts"]
 
@@ -87,7 +88,7 @@ class ShardStarts:
         self._failures = StartFailures()
         # By shard, until all have opened: their parts of the state of another pool.
         self._parts: list[Resume | None] = [None] * len(shards)
-        self._progress: StartProgress | None = None  # of the start, and then of successors; None: all shards are ready
+        self._progress: StartProgress | None = None  # lines about shards that start; None: none does
         self.known: dict[str, Any] = {}
 
     def set_limits(self, limits: Limits) -> None:
@@ -96,11 +97,14 @@ class ShardStarts:
 
     # ---- start -----------------------------------------------------------------------------
 
-    def start_all(self, check_not_closing: Callable[[str], None], resume: Resume | None = None) -> ShardReport:
+    def start_all(
+        self, check_not_closing: Callable[[str], None], table: ShardTable, resume: Resume | None = None
+    ) -> ShardReport:
         """Start all shards at once, and wait until they have built their envs; return the report of shard 0.
 
         Args:
             check_not_closing: see `Engine.open`.
+            table: gets the state of each shard.
             resume: the state of all envs in another pool; None: the envs are new. The driver sends `queued` itself.
 
         Raises:
@@ -125,7 +129,7 @@ class ShardStarts:
             self._parts = [resume.part(status.env_ids) for status in self.shards]
         for shard, part in enumerate(self._parts):
             self.start(shard, resume=part)
-        reports = self._await_reports(check_not_closing)
+        reports = self._await_reports(check_not_closing, table)
         self._parts = [None] * len(self.shards)
         first = self._report = reports[0]
         for shard, report in enumerate(reports):
@@ -209,6 +213,7 @@ class ShardStarts:
             is_one_by_one=status.is_one_by_one,
             num_cpus=self.num_cpus,
             setting=status.setting,
+            sends_counters=self._options.monitor,
         )
         return pickle.dumps(boot, protocol=5)
 
@@ -247,7 +252,7 @@ class ShardStarts:
 
     # ---- reports ---------------------------------------------------------------------------
 
-    def _await_reports(self, check_not_closing: Callable[[str], None]) -> list[ShardReport]:
+    def _await_reports(self, check_not_closing: Callable[[str], None], table: ShardTable) -> list[ShardReport]:
         reports: dict[int, ShardReport] = {}
         while len(reports) < len(self.shards):
             check_not_closing("construct")
@@ -256,6 +261,8 @@ class ShardStarts:
                     error = self._late_start(shard)
                     self.carrier.kill(shard)
                     raise error
+            for status in self.shards:
+                table.note(status, self.carrier.place_of(status.shard))
             self.show_progress()
             for event in self.carrier.wait(now_ns() + POLL_NS):
                 if isinstance(event, Lost):

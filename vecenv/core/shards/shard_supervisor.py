@@ -259,7 +259,7 @@ class ShardSupervisor:
         self._hub.serve(shard)
 
     def on_attachment(self, shard: int, attachment: Attachment) -> None:
-        """Note the restore points, outcomes, counts, times and log records of a shard."""
+        """Note the restore points, outcomes, counts, times, counters and log records of a shard."""
         status = self._shards[shard]
         self._starts.log_records.keep(shard, attachment.log_frames)
         if self._recovery is not None:
@@ -273,6 +273,8 @@ class ShardSupervisor:
             self._table.note(status, self._carrier.place_of(shard))
         if attachment.times is not None:
             self._times.take(shard, *attachment.times)
+        if attachment.counters is not None:
+            self._table.count(shard, attachment.counters)
 
     def find_failure(self, shard: int) -> Exception | None:
         """Return the error of a dead shard; None if it is alive, or being replaced."""
