@@ -245,7 +245,10 @@ def test_top_shows_the_shards_of_a_pool(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.extended
 @pytest.mark.parametrize("setting", [None, SERIAL], ids=["workers", "serial"])
 def test_top_shows_the_workers_and_envs_of_shards(
-    setting: Setting | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    setting: Setting | None,
+    implementation: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     send_all_counters(monkeypatch)
     with LocalPool([ShortEpisodes] * 5, setting=setting, context="fork") as pool:

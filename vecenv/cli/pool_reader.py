@@ -49,7 +49,7 @@ class PoolFile:
         started: start time of the process, in clock ticks since boot.
         layout: version of the layout of the counters.
         descriptor, device, inode: of the memory of the counters, in that process.
-        name: of the envs.
+        name: of the envs; '' before they are built.
         backend: 'process', 'serial' or 'shards'.
     """
 
@@ -74,6 +74,11 @@ class PoolFile:
         found = {name: content.get(name) for name in kinds}
         is_right = all(type(value) is types[kinds[name]] for name, value in found.items())
         return cls(**found) if is_right else None  # type: ignore[arg-type]
+
+    @property
+    def envs(self) -> str:
+        """The number and the name of the envs; these have no name before they are built."""
+        return f"{self.num_envs} x {self.name or 'env'}"
 
     @property
     def path(self) -> str:

@@ -216,7 +216,7 @@ def _summary(reader: PoolReader, load: PoolLoad) -> Any:
     in_workers = "" if pool.backend == "serial" else f" + {_mib(envs_nbytes)} in workers"
     episodes = f"episodes {load.episodes:,}, mean return {_number(load.mean_return)}"
     recent = "" if math.isnan(load.recent_mean_return) else f" (newest: {_number(load.recent_mean_return)})"
-    pool_line = f"vecenv pool {pool.number} of process {pool.pid}{state}: {reader.num_envs} x {pool.name or 'env'}"
+    pool_line = f"vecenv pool {pool.number} of process {pool.pid}{state}: {pool.envs}"
     exceptions = f", exceptions {load.exceptions:,}" if load.exceptions else ""
     lines = [
         f"{pool_line}, up {_time(load.age_seconds)}",

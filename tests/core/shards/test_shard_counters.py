@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.inside import send_all_counters
 from vecenv.core.layout.counters import TIMINGS_NBYTES, CountersPlan
 from vecenv.core.layout.flags import Op
 from vecenv.core.options import PoolOptions
@@ -81,6 +82,25 @@ def test_copy_has_workers_slots_and_times_of_the_envs_of_its_shard(pool: Process
     assert ours["num_steps"].tolist() == [0, 0, 0, 1, 1, 1]
     for name in set(ours.dtype.names or ()) - {"ended_ns"}:
         assert np.array_equal(ours[name][3:], theirs[name])
+
+
+def test_broken_counters_are_copied(pool: ProcessPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    send_all_counters(monkeypatch)
+    plan, memory = pool.counters
+    counters = counters_of(pool)
+    is_native = pool.implementation == "native"
+    arrays: list[Any] = [plan.slot_of_env(memory), plan.workers(memory), plan.slots(memory, is_native=is_native)]
+    kept = [array.copy() for array in arrays]
+    for value in (-1, 1 << 30, -(1 << 63)):
+        arrays[0][:] = value
+        for name in ("pid", "started", "worker_id"):
+            arrays[1][name] = value
+        arrays[2]["env_id"], arrays[2]["started_ns"], arrays[2]["op"] = value % (1 << 32), value, Op.STEP
+        copy = counters.copy_if_due(is_in_task=False)
+        assert copy is not None
+        Driver().table.count(0, copy)
+    for array, before in zip(arrays, kept):
+        array[:] = before
 
 
 def test_times_of_another_clock_are_moved(pool: ProcessPool) -> None:

@@ -24,6 +24,8 @@ __all__ = ["CountersCopy", "ShardCounters"]
 
 #: Shortest time between two copies.
 _PERIOD_NS = 1_000_000_000
+#: Largest process id of Linux.
+_MOST_PID = 1 << 22
 
 
 class CountersCopy(NamedTuple):
@@ -69,7 +71,9 @@ class ShardCounters:
         if taken_ns < self._due_ns:
             return None
         self._due_ns = taken_ns + _PERIOD_NS
-        used, first, index = np.unique(self._slot_of_env.copy(), return_index=True, return_inverse=True)
+        # An env may have written to these words: no value of them may raise an exception here.
+        slot_of_env = np.clip(self._slot_of_env, 0, len(self._workers) - 1)
+        used, first, index = np.unique(slot_of_env, return_index=True, return_inverse=True)
         slots = {name: self._slots[name][used] for name in self._slots.dtype.names}
         workers = self._workers[used]
         timings = None
@@ -83,6 +87,7 @@ class ShardCounters:
             workers["busy_share"] = math.nan
         self._taken_ns = taken_ns
         workers["stack_fd"] = -1
+        workers["pid"][(workers["pid"] < 0) | (workers["pid"] > _MOST_PID)] = 0
         for pid in np.unique(workers["pid"]).tolist():
             mine = workers["pid"] == pid
             workers["rss_nbytes"][mine] = rss_of(pid)
@@ -100,8 +105,11 @@ class ShardCounters:
             taken_ns: the time of the copy.
         """
         busy_ns = (timings["step_ns"] + timings["reset_ns"]).astype(np.float64)
-        for slot in np.flatnonzero(np.isin(slots["op"], (Op.STEP, Op.RESET))).tolist():  # they are not in the sums yet
-            busy_ns[slots["env_id"][slot]] += max(0, taken_ns - slots["started_ns"][slot])
+        is_running = (
+            np.isin(slots["op"], (Op.STEP, Op.RESET)) & (slots["env_id"] >= 0) & (slots["env_id"] < len(busy_ns))
+        )
+        for slot in np.flatnonzero(is_running).tolist():  # its operation is not in the sums yet
+            busy_ns[slots["env_id"][slot]] += max(0, taken_ns - int(slots["started_ns"][slot]))
         before, self._busy_ns = self._busy_ns, busy_ns
         if not self._taken_ns:
             return np.full(len(slots["op"]), math.nan)
