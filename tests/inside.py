@@ -22,6 +22,7 @@ from vecenv.core.pool.pool import Pool
 from vecenv.core.processes.worker_group import WorkerGroup
 from vecenv.core.recovery.action_pages import Page
 from vecenv.core.recovery.journal import Journal
+from vecenv.core.shards import shard_counters
 from vecenv.core.shards.shard_status import ShardStatus
 from vecenv.core.system import fork_server
 from vecenv.envs.remote import CallEnvMethod
@@ -56,6 +57,11 @@ def shard_status_of(pool: Pool, shard: int) -> ShardStatus:
 def show_starts_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the first line of the log about a long start come after this time."""
     monkeypatch.setattr(starting, "_FIRST_LINE_SECONDS", seconds)
+
+
+def send_all_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have shards that live in this process, or in forks of it, send their counters with each reply."""
+    monkeypatch.setattr(shard_counters, "_PERIOD_NS", 0)
 
 
 def worker_group_of(pool: Pool) -> WorkerGroup:

@@ -17,7 +17,7 @@
  * The counters:
  *
  *   byte 0      header: int64 words, written by the parent
- *   workers     per slot, its worker, four int64 words; see counters.py
+ *   workers     per slot, its worker; see counters.py
  *   slot_of_env per env, its slot, an int64 word
  *   slots       3 lines each: written by the parent | by the worker | by the worker when it sleeps
  *   timings     per env, how long its operations take; absent if nothing is timed

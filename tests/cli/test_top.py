@@ -8,6 +8,7 @@ import functools
 import gc
 import json
 import os
+import pickle
 import pty
 import re
 import select
@@ -28,15 +29,25 @@ import psutil
 import pytest
 
 from tests.core.shards.local_pools import LocalPool
-from tests.inside import opened_envs, timings_of
+from tests.core.shards.model_carrier import ModelCarrier
+from tests.inside import hub_of, opened_envs, send_all_counters, show_starts_after, timings_of
 from vecenv import VectorEnv
 from vecenv.cli import main
 from vecenv.cli.pool_reader import PoolFile, PoolReader, running_pools
+from vecenv.core.advice.sizing import SERIAL, Setting
 from vecenv.core.layout.counters import COUNTERS_VERSION
 from vecenv.core.layout.flags import Op
-from vecenv.core.options import Limits
+from vecenv.core.options import Limits, PoolOptions
+from vecenv.core.pool.pool import Pool
+from vecenv.core.shards.recorded_pool import RecordedPool, Task
+from vecenv.core.shards.requests import RunTask
+from vecenv.core.shards.sharded_engine import ShardedEngine
+from vecenv.core.shards.task_calls import TaskCall
 from vecenv.core.system.clock import Deadline, now_ns
+from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.toys import NullEnv
+from vecenv.errors import ConfigError, WorkerTimeoutError
+from vecenv.values.pickling import dump_by_value
 
 OWNER = """
 import sys
@@ -216,7 +227,6 @@ def test_top_shows_the_shards_of_a_pool(capsys: pytest.CaptureFixture[str]) -> N
         pool.step(np.zeros(5, np.int64))
         found = numbers(capsys)
         assert (found["backend"], found["name"], found["steps"]) == ("shards", first["name"], pool.count_steps())
-        assert found["workers"] == [] and found["exceptions"] is found["episodes"] is None
         pids = [pool.carrier.pid_of(shard) for shard in (0, 1)]
         assert [(one["shard"], one["pid"], one["env_ids"]) for one in found["shards"]] == [
             (0, pids[0], [0, 1, 2]),
@@ -230,20 +240,174 @@ def test_top_shows_the_shards_of_a_pool(capsys: pytest.CaptureFixture[str]) -> N
         assert main(["top", "--once", "--interval", "0.01"]) == 0
         shown = capsys.readouterr().out
         assert re.search(rf"^ +1 +- +{pids[1]} +3-4 +serving +1 +0 +0 +[\d.]+ .?s *$", shown, re.MULTILINE)
-        assert "envs.statistics()" in shown and "timings=False" not in shown
 
 
 @pytest.mark.extended
-def test_top_shows_the_env_of_a_shard_that_has_not_answered(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("setting", [None, SERIAL], ids=["workers", "serial"])
+def test_top_shows_the_workers_and_envs_of_shards(
+    setting: Setting | None,
+    implementation: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    send_all_counters(monkeypatch)
+    with LocalPool([ShortEpisodes] * 5, setting=setting, context="fork") as pool:
+        pool.start()
+        before = numbers(capsys)
+        pool.reset(seeds=range(5))
+        pool.recv()
+        for _ in range(7):
+            pool.step(np.zeros(5, np.int64))
+        found = numbers(capsys)
+        pids = [pool.carrier.pid_of(shard) for shard in (0, 1)]
+        if setting is None:
+            pids = [psutil.Process(pid).children()[0].pid for pid in pids]
+    assert before["workers"] == [] and {env["worker_id"] for env in before["envs"]} == {-1}
+    assert [(one["shard"], one["worker_id"], one["pid"], one["env_ids"]) for one in found["workers"]] == [
+        (0, 0, pids[0], [0, 1, 2]),
+        (1, 0, pids[1], [3, 4]),
+    ]
+    assert all(one["rss_nbytes"] > 1e6 and 0 < one["busy_share"] <= 1 for one in found["workers"])
+    assert {one["state"] for one in found["workers"]} == {"running"}
+    assert found["steps"] == 5 * 5 and found["episodes"] == 5 * 2 and found["mean_return"] == 3.0
+    assert [(env["shard"], env["worker_id"]) for env in found["envs"]] == [(0, 0)] * 3 + [(1, 0)] * 2
+    assert [env["num_steps"] for env in found["envs"]] == [5] * 5
+    assert all(0 < env["mean"] <= env["max"] and env["since"] > 0 for env in found["envs"])
+    assert {env["doing"] for env in found["envs"]} == {"idle"} and found["exceptions"] == 0
+
+
+@pytest.mark.extended
+def test_top_shows_the_new_workers_of_shards(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send_all_counters(monkeypatch)
+    with LocalPool([NullEnv] * 4, context="fork") as pool:
+        pool.start()
+        pool.reset(seeds=range(4))
+        pool.recv()
+        before = numbers(capsys)
+        pool.kill_worker(0)
+        pool.kill_shard(1)
+        pool.step(np.zeros(4, np.int64))
+        pool.step(np.zeros(4, np.int64))
+        found = numbers(capsys)
+    pids, old_pids = ([one["pid"] for one in numbers["workers"]] for numbers in (found, before))
+    assert len(pids) == len(old_pids) == 2 and not set(pids) & set(old_pids)
+    assert [one["state"] for one in found["workers"]] == ["running"] * 2
+    assert all(env["num_steps"] > 0 for env in found["envs"])
+
+
+@pytest.mark.extended
+def test_top_without_timings_shows_the_workers_of_shards(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send_all_counters(monkeypatch)
+    with LocalPool([NullEnv] * 4, context="fork", timings=False) as pool:
+        pool.start()
+        pool.reset(seeds=range(4))
+        pool.recv()
+        found = numbers(capsys)
+        assert main(["top", "--once", "--interval", "0.01"]) == 0
+    assert [one["busy_share"] for one in found["workers"]] == [None] * 2 and found["episodes"] is None
+    assert {one["state"] for one in found["workers"]} == {"running"}
+
+
+@pytest.mark.extended
+def test_top_shows_the_env_of_a_shard_that_hangs(capsys: pytest.CaptureFixture[str]) -> None:
     with LocalPool([NullEnv, HangsInStep, NullEnv], limits=Limits(close=0.1)) as pool:
         pool.start()
         pool.reset(seeds=range(3))
         pool.recv()
         pool.send(np.zeros(3, np.int64), ordered=False)
+        first = numbers(capsys)
         assert sorted(pool.recv(2).env_ids.tolist()) == [0, 2]
+        with pytest.raises(WorkerTimeoutError):
+            pool.recv(1, timeout=2.5)  # two heartbeats
         found = numbers(capsys)
-    assert [env["doing"] for env in found["envs"]] == ["idle", "asked", "idle"]
-    assert all(env["num_steps"] is None for env in found["envs"])
+    assert [env["doing"] for env in first["envs"]] == ["asked"] * 3
+    assert [env["doing"] for env in found["envs"]] == ["idle", "step", "idle"]
+    assert 0.5 < found["envs"][1]["since"] < 60
+
+
+def _make_stepping_task(pool: RecordedPool) -> Task:
+    """Return a task that steps all envs."""
+
+    def step(argument: Any, shared: Any) -> None:
+        pool.step((np.zeros(2, np.int64),))
+
+    return step
+
+
+@pytest.mark.extended
+def test_top_shows_the_env_that_hangs_in_a_task(capsys: pytest.CaptureFixture[str]) -> None:
+    with LocalPool([HangsInStep] * 4, limits=Limits(close=0.1)) as pool:
+        pool.start()
+        pool.reset(seeds=range(4))
+        pool.recv()
+        op = RunTask(1, dump_by_value(_make_stepping_task), pickle.dumps(None), False)
+        call = TaskCall(1, lambda generation: (op, None))
+        pool.submit_task(call)
+        hub_of(pool).wait_for_task([call], now_ns() + 2_500_000_000)  # two heartbeats
+        found = numbers(capsys)
+    assert not call.error and [env["doing"] for env in found["envs"]] == ["idle"] * 2 + ["step", "idle"]
+
+
+class ShowsStart(ModelCarrier):
+    """Its first process has room at once, and the others after a look at the pool that is being started.
+
+    Args:
+        look: called when a line of the log names the missing resources.
+    """
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        super().__init__()
+        self.missing = "2 CPUs"
+        self._look = look
+
+    def _may_start(self) -> bool:
+        return bool(self._starting) and (not self.missing or self._starting[0][0] == 0)
+
+    def waiting_for(self, shard: int) -> str:
+        self._look()
+        found, self.missing = self.missing, ""
+        return found
+
+
+@pytest.mark.extended
+def test_top_shows_shards_that_are_ready_and_that_wait_for_room(
+    runtime_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readers, found, shown = [], [], []
+
+    def look() -> None:
+        readers.append(PoolReader(only_pool()))
+        found.append(numbers(capsys))
+        assert main(["top", "--once", "--interval", "0.01"]) == 0
+        shown.append(capsys.readouterr().out)
+
+    show_starts_after(0.1, monkeypatch)
+    options = PoolOptions(num_workers=1, context="fork")
+    engine = ShardedEngine([NullEnv] * 4, options, carrier=ShowsStart(look), num_shards=2, adapt=adapt_and_build)
+    with Pool(engine) as pool:
+        pool.start()
+        (first,), (screen,), (reader,), after = found, shown, readers, numbers(capsys)
+        assert reader.read().num_steps == 0 and reader.pool.name == after["name"] == "NullEnv"
+    assert (first["is_starting"], after["is_starting"], first["name"]) == (True, False, "")
+    assert [(one["state"], one["pid"]) for one in first["shards"]] == [("ready", os.getpid()), ("waiting", 0)]
+    assert [one["env_ids"] for one in first["shards"]] == [[0, 1], [2, 3]]
+    assert ", starting: 4 x env, up" in screen and re.search(r"^ +1 +- +- +2-3 +waiting ", screen, re.MULTILINE)
+    assert list(runtime_folder.iterdir()) == []
+
+
+@pytest.mark.extended
+def test_file_of_a_pool_whose_shards_do_not_start_vanishes(runtime_folder: Path) -> None:
+    options = PoolOptions(num_workers=1, context="fork", limits=Limits(construct=0.1))
+    carrier = ModelCarrier()
+    carrier.missing = "2 CPUs"
+    pool = Pool(ShardedEngine([NullEnv] * 2, options, carrier=carrier, num_shards=2, adapt=adapt_and_build))
+    with pytest.raises(ConfigError, match="found no place"):
+        pool.start()
+    assert list(runtime_folder.iterdir()) == []
 
 
 @pytest.mark.extended
@@ -404,7 +568,7 @@ def test_thousand_readers_leave_nothing() -> None:
         pool = only_pool()
 
         def attach() -> None:
-            assert PoolReader(pool).read().num_steps.sum() == 20
+            assert PoolReader(pool).read().num_steps == 20
 
         def held() -> tuple[int, int]:
             return len(os.listdir("/proc/self/fd")), len(Path("/proc/self/maps").read_text().splitlines())
@@ -628,8 +792,15 @@ def test_screen_of_shards_shows_their_envs_at_a_key() -> None:
             screen.wait_for(r"5 x NullEnv, up", step)
             screen.wait_for(r"shard +node +pid[^\n]*\n +0 +- +\d+ +0-2 +serving +0 +0 +[1-9][\d,]* +[\d.]+ .?s", step)
             screen.press("e")
-            screen.wait_for(r"env +shard +doing", step)
-            screen.wait_for(r" 4 +1 +(asked|idle)", step)
+            screen.wait_for(
+                r"shard +worker +pid +envs[^\n]*\n +\d +0 +\d+ +(0-2|3-4) +[\d-]+%? +\d+ MiB +running", step
+            )
+            screen.wait_for(r"env +shard +worker +doing", step)
+            screen.wait_for(r" 4 +1 +0 +(asked|idle|step) +[^ ]+( .?s)? +[1-9][\d,]* ", step)
+            screen.press("s")
+            screen.wait_for(r"s sort \(mean\)   e shards   q quit", step)
+            screen.press("e")
+            screen.wait_for(r"shard +node +pid", step)
             screen.press("q")
             assert screen.end() == (0, "")
         finally:

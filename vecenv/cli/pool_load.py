@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +17,22 @@ __all__ = ["EnvLoad", "PoolLoad", "ShardLoad", "WorkerLoad", "measure_load"]
 
 @dataclass(frozen=True)
 class EnvLoad:
-    """One env, since the start of the pool. Unknown numbers are NaN, and for an env in a shard these are all numbers.
+    """One env, since the start of the pool, or of the newest process of its shard. Unknown numbers are NaN.
 
     Attributes:
+        worker_id: number of its worker, in its shard if it has one; -1: it has no worker, or that is not known.
+        shard: -1: there are no shards.
         doing: 'step', 'reset', 'call' or 'idle'; 'blocked' if its worker waits for the pool to take messages; 'dead' if
-            it has no worker. Of an env in a shard: 'asked' if it owes an answer that has not arrived, else 'idle'.
-        since: seconds since it began that.
+            it has no worker. Of an env in a shard: also 'asked' if it owes an answer, and had not begun when the shard
+            was counted.
+        since: seconds since it began that; in a shard until it was counted, and from its last answer that was.
         num_steps, mean, p50, p99, max: timed steps and their seconds; `reset_mean`: seconds of a reset.
         num_episodes, mean_return: of its episodes that have ended.
         num_exceptions: number of exceptions that ended an episode or caused a rebuild of the env.
     """
 
     env_id: int
+    shard: int
     worker_id: int
     doing: str
     since: float
@@ -55,7 +59,8 @@ class WorkerLoad:
 
     Attributes:
         state: '' if it runs, else 'stopped', 'stopped by a debugger' or 'dead'.
-        busy_share: the part of the interval in which its threads stepped or reset envs; NaN with `timings=False`.
+        busy_share: the part of the interval in which its threads stepped or reset envs, in a shard of the last second
+            that was counted; NaN with `timings=False`.
         rss_nbytes: memory in RAM, shared memory included; NaN if it is dead.
     """
 
@@ -70,11 +75,10 @@ class ShardLoad:
     """One shard.
 
     Attributes:
-        steps, steps_per_second: of its envs: since the start of the pool, and in the interval.
+        steps_per_second: of its envs, in the interval.
     """
 
     process: ShardReading
-    steps: int
     steps_per_second: float
 
 
@@ -85,6 +89,7 @@ class PoolLoad:
     Attributes:
         owner_state: of the process that owns the pool: 'running', 'stopped' or 'stopped by a debugger'.
         owner_rss_nbytes: its memory in RAM.
+        is_starting: whether no shard serves yet; without shards a pool is shown once it is open.
         age_seconds, interval_seconds: since the start of the pool, and length of the interval.
         steps, episodes: since the start of the pool.
         steps_per_second: of all envs together, in the interval.
@@ -96,6 +101,7 @@ class PoolLoad:
 
     owner_state: str
     owner_rss_nbytes: float
+    is_starting: bool
     age_seconds: float
     interval_seconds: float
     steps: int
@@ -122,6 +128,7 @@ class PoolLoad:
             **untimed,
             "workers": [
                 {
+                    "shard": one.process.shard,
                     "worker_id": one.process.worker_id,
                     "pid": one.process.pid,
                     "env_ids": one.process.env_ids,
@@ -131,52 +138,36 @@ class PoolLoad:
                 }
                 for one in self.workers
             ],
-            "shards": [
-                {**vars(one.process), "steps": one.steps, "steps_per_second": one.steps_per_second}
-                for one in self.shards
-            ],
+            "shards": [{**vars(one.process), "steps_per_second": one.steps_per_second} for one in self.shards],
             "envs": [vars(one) for one in self.envs],
         }
 
 
-#: The fields of `EnvLoad` that are not known of an env in a shard.
-_ENV_NUMBERS = [name for name in EnvLoad.__annotations__ if name not in ("env_id", "worker_id", "doing")]
+#: The states of shards before any of them serves.
+_STARTING = {"waiting", "opening", "ready"}
 
 
 def measure_load(reader: PoolReader, before: Reading, after: Reading) -> PoolLoad:
     seconds = max(1e-9, (after.taken_ns - before.taken_ns) / 1e9)
-    states = {worker.worker_id: worker.state for worker in after.workers}
-    num_steps = int(after.num_steps.sum())
-    envs = tuple(_env_loads(after, states))
-    workers = [
-        WorkerLoad(
-            worker,
-            states[worker.worker_id],
-            _busy_share(worker, before, after, seconds) if reader.is_timed else math.nan,
-            rss_of(worker.pid) if states[worker.worker_id] != "dead" else math.nan,
-        )
-        for worker in after.workers
-    ]
+    workers = tuple(_worker_load(worker, reader, before, after) for worker in after.workers)
+    envs = tuple(_env_loads(after, workers))
     return PoolLoad(
         owner_state=reader.owner_state() or "running",
         owner_rss_nbytes=rss_of(reader.pool.pid),
+        is_starting=reader.has_shards and _STARTING.issuperset(one.state for one in after.shards),
         age_seconds=max(0.0, (after.taken_ns - after.opened_ns) / 1e9),
         interval_seconds=seconds,
-        steps=num_steps,
-        steps_per_second=max(0, num_steps - int(before.num_steps.sum())) / seconds,
+        steps=after.num_steps,
+        steps_per_second=max(0, after.num_steps - before.num_steps) / seconds,
         episodes=int(after.num_episodes.sum()),
         mean_return=_mean(after.return_sum.sum(), after.num_episodes.sum()),
         recent_mean_return=_mean(*_recent_episodes(before, after)),
         restarts=after.num_replaced,
-        exceptions=0 if after.shards else sum(one.num_exceptions for one in envs),
-        workers=tuple(workers),
+        exceptions=sum(one.num_exceptions for one in envs),
+        workers=workers,
         shards=tuple(
-            ShardLoad(
-                one,
-                int(after.num_steps[one.shard]),
-                max(0, int(after.num_steps[one.shard] - before.num_steps[one.shard])) / seconds,
-            )
-            for one in after.shards
+            ShardLoad(one, max(0, one.steps - earlier.steps) / seconds)
+            for earlier, one in zip(before.shards, after.shards)
         ),
         envs=envs,
     )
@@ -198,8 +189,17 @@ def _mean(total: float, number: int) -> float:
     return float(total) / int(number) if number else math.nan
 
 
-def _busy_share(worker: WorkerProcess, before: Reading, after: Reading, seconds: float) -> float:
+def _worker_load(worker: WorkerProcess, reader: PoolReader, before: Reading, after: Reading) -> WorkerLoad:
+    state = worker.state
+    if worker.shard >= 0:
+        return WorkerLoad(worker, state, worker.busy_share, worker.rss_nbytes)
+    busy_share = _busy_share(worker, before, after) if reader.is_timed else math.nan
+    return WorkerLoad(worker, state, busy_share, rss_of(worker.pid) if state != "dead" else math.nan)
+
+
+def _busy_share(worker: WorkerProcess, before: Reading, after: Reading) -> float:
     """Return the part of the interval in which the threads of a worker stepped or reset envs."""
+    seconds = max(1e-9, (after.taken_ns - before.taken_ns) / 1e9)
     ids = [env_id for env_id in worker.env_ids if _was_known(before)[env_id]]
     busy = float((after.busy_ns[ids] - before.busy_ns[ids]).sum()) / 1e9
     for reading, sign in ((before, -1.0), (after, 1.0)):  # operations under way are not in these sums yet
@@ -209,28 +209,29 @@ def _busy_share(worker: WorkerProcess, before: Reading, after: Reading, seconds:
     return min(1.0, max(0.0, busy / (seconds * len(worker.slots))))
 
 
-def _env_loads(reading: Reading, states: dict[int, str]) -> Iterator[EnvLoad]:
-    if reading.shards:
-        unknown = dict.fromkeys(_ENV_NUMBERS, math.nan)
-        for env_id, is_asked in enumerate(reading.is_asked.tolist()):
-            yield EnvLoad(env_id, -1, "asked" if is_asked else "idle", **unknown)  # type: ignore[arg-type]
-        return
+def _env_loads(reading: Reading, workers: Sequence[WorkerLoad]) -> Iterator[EnvLoad]:
     step, reset = reading.envs.step, reading.envs.reset
     columns = {
         "num_steps": step.num, "mean": step.mean, "p50": step.p50, "p99": step.p99, "max": step.max,
         "reset_mean": reset.mean, "num_episodes": reading.num_episodes, "num_exceptions": reading.envs.exceptions,
         "mean_return": np.array([_mean(*one) for one in zip(reading.return_sum, reading.num_episodes)]),
     }  # fmt: skip
-    worker_of = {env_id: worker.worker_id for worker in reading.workers for env_id in worker.env_ids}
+    worker_of = {env_id: worker for worker in workers for env_id in worker.process.env_ids}
+    in_shards = len(reading.shards) > 0
+    # An operation that was under way when its shard was counted may have ended, and its answer may be here.
+    may_run = reading.is_asked | reading.in_task | (not in_shards)
     for env_id, slot in enumerate(reading.slot_of_env.tolist()):
-        worker_id = worker_of.get(env_id, -1)
+        worker = worker_of.get(env_id)
         operation = reading.operations[slot] if 0 <= slot < len(reading.operations) else ""
-        if states.get(worker_id, "dead") == "dead":
+        if (worker is None and not in_shards) or (worker is not None and worker.state == "dead"):
             doing, since = "dead", math.nan
-        elif operation and reading.current_envs[slot] == env_id:
+        elif operation and reading.current_envs[slot] == env_id and may_run[env_id]:
             doing = "blocked" if reading.is_blocked[slot] else operation
             since = float(reading.since[slot])
+        elif reading.is_asked[env_id]:
+            doing, since = "asked", math.nan
         else:
             doing, since = "idle", float(reading.envs.answer_age[env_id])
         numbers = {name: column[env_id].item() for name, column in columns.items()}
-        yield EnvLoad(env_id=env_id, worker_id=worker_id, doing=doing, since=since, **numbers)
+        shard, worker_id = int(reading.shard_of_env[env_id]), -1 if worker is None else worker.process.worker_id
+        yield EnvLoad(env_id=env_id, shard=shard, worker_id=worker_id, doing=doing, since=since, **numbers)

@@ -49,7 +49,7 @@ class PoolFile:
         started: start time of the process, in clock ticks since boot.
         layout: version of the layout of the counters.
         descriptor, device, inode: of the memory of the counters, in that process.
-        name: of the envs.
+        name: of the envs; '' before they are built.
         backend: 'process', 'serial' or 'shards'.
     """
 
@@ -74,6 +74,11 @@ class PoolFile:
         found = {name: content.get(name) for name in kinds}
         is_right = all(type(value) is types[kinds[name]] for name, value in found.items())
         return cls(**found) if is_right else None  # type: ignore[arg-type]
+
+    @property
+    def envs(self) -> str:
+        """The number and the name of the envs; these have no name before they are built."""
+        return f"{self.num_envs} x {self.name or 'env'}"
 
     @property
     def path(self) -> str:
@@ -149,6 +154,9 @@ class WorkerProcess:
         started: start time in clock ticks since boot.
         stack_fd: descriptor of the file for its stacks, in the process of the pool; -1: there is none.
         slots, env_ids: its slots that serve envs, and these envs.
+        shard: its shard, which may be on another machine; -1: it is on this machine, and the next three are not known.
+        state_in_shard: its state of /proc when the shard was counted.
+        busy_share, rss_nbytes: the same for those of `WorkerLoad`.
     """
 
     worker_id: int
@@ -157,10 +165,16 @@ class WorkerProcess:
     stack_fd: int
     slots: tuple[int, ...]
     env_ids: tuple[int, ...]
+    shard: int
+    state_in_shard: str
+    busy_share: float
+    rss_nbytes: float
 
     @property
     def state(self) -> str:
         """'' if it runs or sleeps, else 'stopped', 'stopped by a debugger' or 'dead'."""
+        if self.shard >= 0:
+            return _STATES.get(self.state_in_shard, "")
         if started_at(self.pid) != self.started:
             return "dead"
         return _STATES.get(state_of(self.pid), "")
@@ -174,9 +188,10 @@ class ShardReading:
         node: where it runs, '' without nodes.
         pid: of its process on that node; 0 if it has none.
         env_ids: its envs.
-        state: as in `ShardInfo`.
+        state: as in `ShardInfo`, or 'waiting' if its process is not placed yet.
         restarts: how often it was replaced.
         worker_restarts: workers that it and its predecessors have replaced.
+        steps: of its envs, since the start of the pool.
         since: seconds since its last reply; NaN before the first one.
     """
 
@@ -187,6 +202,7 @@ class ShardReading:
     state: str
     restarts: int
     worker_restarts: int
+    steps: int
     since: float
 
 
@@ -197,14 +213,16 @@ class Reading:
     Attributes:
         taken_ns: monotonic clock.
         num_replaced: workers, or shards, that replaced others.
-        workers: by worker_id; () if they are on other machines.
+        workers: by worker_id; in shards by shard and worker_id, as counted about once a second.
         shards: by number; () if the workers are on this machine.
+        shard_of_env: int64 (N,); -1 for all if there are none.
         slot_of_env: int64 (N,).
-        num_steps: of each slot, int64 (S,).
+        num_steps: of all envs.
         operations: of each slot: '' between two commands, else 'step', 'reset' or 'call'.
         current_envs: the env of that operation, by slot.
-        since: seconds since that operation began, by slot; NaN between two commands.
+        since: seconds since that operation began, by slot, in a shard until it was counted; NaN between two commands.
         is_asked: whether each env of a shard owes an answer that has not arrived, bool (N,).
+        in_task: whether the shard of each env ran a task when it was counted, bool (N,).
         is_blocked: whether a slot waits for its pool to take messages, by slot.
         envs: times of each env. They are NaN and 0 if nothing is timed, and for broken counters.
         busy_ns: of each env, int64 (N,): wall time of its steps and resets.
@@ -216,12 +234,14 @@ class Reading:
     num_replaced: int
     workers: tuple[WorkerProcess, ...]
     shards: tuple[ShardReading, ...]
+    shard_of_env: Any
     slot_of_env: Any
-    num_steps: Any
+    num_steps: int
     operations: tuple[str, ...]
     current_envs: tuple[int, ...]
     since: Any
     is_asked: Any
+    in_task: Any
     is_blocked: Any
     envs: EnvTimes
     busy_ns: Any
@@ -295,7 +315,7 @@ class PoolReader:
 
     @property
     def has_shards(self) -> bool:
-        """Whether the envs live in shards, whose workers and times stay there."""
+        """Whether the envs live in shards, which send copies of their counters."""
         return self._plan.has_shards
 
     def owner_state(self) -> str:
@@ -324,10 +344,16 @@ class PoolReader:
         """Read all counters; ClosedError if the pool has ended."""
         if not self.pool.is_open():
             raise _ended(self.pool)
+        if not self.pool.name:  # the envs were being built when it was read
+            self.pool = next((one for one in running_pools() if one.path == self.pool.path), self.pool)
         slot_of_env = self._slot_of_env.copy()
         taken_ns = now_ns()
-        slots = self._read_slots(slot_of_env)
-        workers = self._read_workers(slot_of_env)
+        shard_of_env, shards = np.full(self.num_envs, -1), tuple(self._read_shards())
+        for one in shards:
+            shard_of_env[list(one.env_ids)] = one.shard
+        rows = self._shards[shard_of_env] if shards else np.zeros(self.num_envs, self._shards.dtype)
+        slots = self._read_slots(slot_of_env, rows["counted_ns"] if shards else None)
+        workers = self._read_workers(slot_of_env, shard_of_env)
         is_owed, has_arrived = self._owed.copy()
         worker_of = {env_id: worker.worker_id for worker in workers for env_id in worker.env_ids}
         return Reading(
@@ -335,9 +361,14 @@ class PoolReader:
             opened_ns=int(self._words["opened_ns"]),
             num_replaced=self._num_replaced(),
             workers=workers,
-            shards=tuple(self._read_shards(slot_of_env)),
+            shards=shards,
+            shard_of_env=shard_of_env,
             slot_of_env=slot_of_env,
+            num_steps=sum(one.steps for one in shards)
+            if shards
+            else int(np.maximum(0, self._slots["num_steps"]).sum()),
             is_asked=is_owed & ~has_arrived,
+            in_task=rows["in_task"] != 0,
             **slots,
             **self._read_timings([worker_of.get(env_id, -1) for env_id in range(self.num_envs)]),
         )
@@ -347,8 +378,13 @@ class PoolReader:
             return int(self._shards["restarts"].sum())
         return max(0, int(self._header[COUNTERS_WORDS.index("num_replaced")]))
 
-    def _read_slots(self, slot_of_env: Any) -> dict[str, Any]:
-        """Read the operations: each with its step_id before and after its env, until both are the same."""
+    def _read_slots(self, slot_of_env: Any, counted_ns: Any = None) -> dict[str, Any]:
+        """Read the operations: each with its step_id before and after its env, until both are the same.
+
+        Args:
+            slot_of_env: int64 (N,).
+            counted_ns: when the shard of each slot was counted, int64 (N,); None: there are none.
+        """
         slots = self._slots
         op, step_id = slots["op"].copy(), slots["step_id"].copy()
         env_id, started_ns = slots["env_id"].astype(np.int64), slots["started_ns"].copy()
@@ -359,7 +395,7 @@ class PoolReader:
                 break
             op, step_id = again, step_again
             env_id, started_ns = slots["env_id"].astype(np.int64), slots["started_ns"].copy()
-        read_ns = now_ns()
+        read_ns = now_ns() if counted_ns is None else counted_ns
         since = (read_ns - started_ns) / 1e9
         is_known = (started_ns > 0) & (started_ns <= read_ns) & (env_id >= 0) & (env_id < len(slot_of_env))
         is_known &= np.isin(op, [int(one) for one in _OPERATIONS])
@@ -368,46 +404,48 @@ class PoolReader:
         since[~is_known] = np.nan
         names = tuple(_OPERATIONS[Op(one)] if known else "" for one, known in zip(op.tolist(), is_known.tolist()))
         is_blocked = (slots["blocked"] != 0) & is_known
-        current_envs, num_steps = tuple(env_id.tolist()), np.maximum(0, slots["num_steps"])
-        return dict(
-            operations=names, current_envs=current_envs, since=since, is_blocked=is_blocked, num_steps=num_steps
-        )
+        return dict(operations=names, current_envs=tuple(env_id.tolist()), since=since, is_blocked=is_blocked)
 
-    def _read_workers(self, slot_of_env: Any) -> tuple[WorkerProcess, ...]:
-        table = self._workers
-        pids = table["pid"].copy()
-        started, worker_ids, stack_fds = (table[name].copy() for name in ("started", "worker_id", "stack_fd"))
-        is_known = (pids > 0) & (table["pid"] == pids) & (worker_ids >= 0)
+    def _read_workers(self, slot_of_env: Any, shard_of_env: Any) -> tuple[WorkerProcess, ...]:
+        pids = self._workers["pid"].copy()
+        table = self._workers.copy()
+        is_known = (pids > 0) & (self._workers["pid"] == pids) & (table["worker_id"] >= 0)
         env_ids_of: dict[int, list[int]] = {}
         for env_id, slot in enumerate(slot_of_env.tolist()):
             env_ids_of.setdefault(slot, []).append(env_id)
-        by_id: dict[int, list[int]] = {}
+        by_id: dict[tuple[int, int], list[int]] = {}
         for slot in np.flatnonzero(is_known).tolist():
             if slot in env_ids_of:
-                by_id.setdefault(int(worker_ids[slot]), []).append(slot)
+                key = int(shard_of_env[env_ids_of[slot][0]]), int(table["worker_id"][slot])
+                by_id.setdefault(key, []).append(slot)
         return tuple(
             WorkerProcess(
                 worker_id=worker_id,
                 pid=int(pids[slots[0]]),
-                started=str(started[slots[0]]),
-                stack_fd=int(stack_fds[slots[0]]),
+                started=str(table["started"][slots[0]]),
+                stack_fd=int(table["stack_fd"][slots[0]]),
                 slots=tuple(slots),
                 env_ids=tuple(sorted(env_id for slot in slots for env_id in env_ids_of[slot])),
+                shard=shard,
+                state_in_shard=table["state"][slots[0]].decode(errors="replace"),
+                busy_share=float(table["busy_share"][slots].mean()),
+                rss_nbytes=float(table["rss_nbytes"][slots[0]]),
             )
-            for worker_id, slots in sorted(by_id.items())
+            for (shard, worker_id), slots in sorted(by_id.items())
         )
 
-    def _read_shards(self, slot_of_env: Any) -> Iterator[ShardReading]:
-        for shard, row in enumerate(self._shards.copy()):
-            answered_ns = int(row["answered_ns"])
+    def _read_shards(self) -> Iterator[ShardReading]:
+        for shard, row in enumerate(self._shards[self._shards["num_envs"] > 0]):
+            answered_ns, first = int(row["answered_ns"]), int(row["first_env_id"])
             yield ShardReading(
                 shard=shard,
                 node=row["node"].decode(errors="replace"),
                 pid=int(row["pid"]),
-                env_ids=tuple(np.flatnonzero(slot_of_env == shard).tolist()),
+                env_ids=tuple(range(self.num_envs)[first : first + int(row["num_envs"])]),
                 state=row["state"].decode(errors="replace"),
                 restarts=int(row["restarts"]),
                 worker_restarts=int(row["worker_restarts"]),
+                steps=max(0, int(row["num_steps"])),
                 since=max(0.0, (now_ns() - answered_ns) / 1e9) if answered_ns else math.nan,
             )
 
@@ -420,7 +458,7 @@ class PoolReader:
             copied = self._timings.copy()
             copied["num_steps"], copied["num_resets"] = before
             limits = self._timings["num_steps"].copy(), self._timings["num_resets"].copy()
-            is_broken = _find_broken(copied, limits, self._num_replaced())
+            is_broken = _find_broken(copied, limits, self._num_replaced() + int(self._shards["worker_restarts"].sum()))
             if not is_broken.any():
                 break
         copied[is_broken] = np.zeros((), copied.dtype)

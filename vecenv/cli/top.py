@@ -63,7 +63,7 @@ def _list(pools: Sequence[PoolFile], *, is_json: bool) -> int:
         raise ConfigError(f"{len(pools)} pools are running; name one of them: {names}")
     print(f"{len(pools)} pools are running; name one of them:")
     for pool in pools:
-        print(f"  vecenv top {pool.pid} --pool {pool.number}    {pool.num_envs} x {pool.name}, {pool.backend}")
+        print(f"  vecenv top {pool.pid} --pool {pool.number}    {pool.envs}, {pool.backend}")
     return 0
 
 

@@ -43,16 +43,13 @@ _LONG_FACTOR, _LONG_SECONDS = 10.0, 1.0
 #: Lines of the screen beside the rows of the tables, and the fewest rows of envs.
 _FIXED_LINES, _FEWEST_ROWS = 13, 3
 _MOST_WORKERS = 8
-_IN_SHARDS = (
-    "times of envs and the workers of each shard are not read here: the program shows them by print(envs.statistics())"
-)
 
 
 @dataclass
 class View:
     """The choices of the user: a key of `_SORTS`, the stacks that are shown, '' if none are, and their title.
 
-    `shows_envs` is whether the envs of a pool of shards are shown, in place of its shards.
+    `shows_envs` is whether the workers and envs of a pool of shards are shown, in place of its shards.
     `digits` is the number of a worker that is being typed; None: no number is asked for.
     """
 
@@ -129,12 +126,12 @@ def _press(key: str, view: View, reader: PoolReader, load: PoolLoad) -> None:
             view.digits = view.digits[:-1]
         elif key in "\x1bqQ":
             view.digits = None
-    elif reader.has_shards:
-        view.shows_envs ^= key in "eE"
+    elif key in "eE" and reader.has_shards:
+        view.shows_envs = not view.shows_envs
     elif key in "sS":
         names = list(_SORTS)
         view.sort = names[(names.index(view.sort) + 1) % len(names)]
-    elif key in "dD":
+    elif key in "dD" and not reader.has_shards:
         view.digits = ""
     elif key == "\x1b":
         view.title = view.stack = ""
@@ -155,9 +152,9 @@ def _show_stack(view: View, reader: PoolReader, load: PoolLoad) -> None:
 
 def _draw(reader: PoolReader, load: PoolLoad, view: View, height: int | None = None) -> Any:
     """Return the screen, for `rich.console.Console.print`, of `height` lines (None: the lines that 20 envs need)."""
-    if reader.has_shards:
-        return _draw_shards(reader, load, view, height)
-    workers = sorted(load.workers, key=lambda one: (-_known(one.busy_share), one.process.worker_id))[:_MOST_WORKERS]
+    if reader.has_shards and not view.shows_envs:
+        return _draw_shards(reader, load, height)
+    workers = sorted(load.workers, key=_by_load)[:_MOST_WORKERS]
     stack_lines = view.stack.count("\n") + 3 if view.stack else 0
     rows = 20 if height is None else max(_FEWEST_ROWS, height - _FIXED_LINES - len(workers) - stack_lines)
     envs = sorted(load.envs, key=lambda env: (-_known(_SORTS[view.sort](env)), env.env_id))[:rows]
@@ -172,31 +169,24 @@ def _draw(reader: PoolReader, load: PoolLoad, view: View, height: int | None = N
     if view.stack:
         parts.append(Panel(Text(view.stack), title=escape(view.title), title_align="left"))
     if height is not None:
-        parts += ["", _keys(view)]
+        parts += ["", _keys(reader, view)]
     return Group(*parts)
 
 
-def _draw_shards(reader: PoolReader, load: PoolLoad, view: View, height: int | None) -> Any:
-    """Return the screen of a pool of shards: the shards, or their envs, those that owe an answer first."""
+def _by_load(worker: WorkerLoad) -> tuple[float, int, int]:
+    """Return the key of the order of workers: the busiest ones first."""
+    return -_known(worker.busy_share), worker.process.shard, worker.process.worker_id
+
+
+def _draw_shards(reader: PoolReader, load: PoolLoad, height: int | None) -> Any:
+    """Return the screen of a pool of shards, those that do not serve first."""
     rows = len(load.shards) if height is None else max(_FEWEST_ROWS, height - _FIXED_LINES)
-    parts: list[Any] = [_summary(reader, load), ""]
-    if view.shows_envs:
-        envs = sorted(load.envs, key=lambda env: (env.doing != "asked", env.env_id))
-        shard_of = {env_id: one.process.shard for one in load.shards for env_id in one.process.env_ids}
-        table = _table("env", "shard", "doing")
-        for env in envs[:rows]:
-            table.add_row(str(env.env_id), str(shard_of.get(env.env_id, "-")), env.doing)
-        left, what = len(envs) - rows, "envs"
-    else:
-        shards = sorted(load.shards, key=lambda one: (one.process.state == "serving", one.process.shard))
-        table = _shard_table(shards[:rows])
-        left, what = len(shards) - rows, "shards that serve"
-    parts.append(table)
-    if left > 0:
-        parts.append(Text(f"... and {left} {what}", style="dim"))
-    parts += ["", Text(_IN_SHARDS, style="dim")]
+    shards = sorted(load.shards, key=lambda one: (one.process.state == "serving", one.process.shard))
+    parts: list[Any] = [_summary(reader, load), "", _shard_table(shards[:rows])]
+    if len(shards) > rows:
+        parts.append(Text(f"... and {len(shards) - rows} shards that serve", style="dim"))
     if height is not None:
-        parts += ["", Text(f"e {'shards' if view.shows_envs else 'envs'}   q quit", style="reverse")]
+        parts += ["", Text("e workers and envs   q quit", style="reverse")]
     return Group(*parts)
 
 
@@ -214,19 +204,19 @@ def _shard_table(shards: Sequence[ShardLoad]) -> Any:
             f"{process.worker_restarts:,}",
             f"{one.steps_per_second:,.0f}",
             _time(process.since),
-            style=None if process.state == "serving" else "red",
+            style=None if process.state in ("serving", "ready") else "red",
         )
     return table
 
 
 def _summary(reader: PoolReader, load: PoolLoad) -> Any:
     pool = reader.pool
-    state = f", {load.owner_state}" if load.owner_state != "running" else ""
+    state = f", {load.owner_state}" if load.owner_state != "running" else ", starting" if load.is_starting else ""
     envs_nbytes = sum(one.rss_nbytes for one in load.workers if not math.isnan(one.rss_nbytes))
-    in_workers = "" if pool.backend in ("serial", "shards") else f" + {_mib(envs_nbytes)} in workers"
+    in_workers = "" if pool.backend == "serial" else f" + {_mib(envs_nbytes)} in workers"
     episodes = f"episodes {load.episodes:,}, mean return {_number(load.mean_return)}"
     recent = "" if math.isnan(load.recent_mean_return) else f" (newest: {_number(load.recent_mean_return)})"
-    pool_line = f"vecenv pool {pool.number} of process {pool.pid}{state}: {reader.num_envs} x {pool.name}"
+    pool_line = f"vecenv pool {pool.number} of process {pool.pid}{state}: {pool.envs}"
     exceptions = f", exceptions {load.exceptions:,}" if load.exceptions else ""
     lines = [
         f"{pool_line}, up {_time(load.age_seconds)}",
@@ -240,9 +230,11 @@ def _summary(reader: PoolReader, load: PoolLoad) -> Any:
 
 
 def _worker_table(workers: Sequence[WorkerLoad]) -> Any:
-    table = _table("worker", "pid", "envs", "busy", "RSS", "state")
+    in_shards = any(one.process.shard >= 0 for one in workers)
+    table = _table(*["shard"] * in_shards, "worker", "pid", "envs", "busy", "RSS", "state")
     for one in workers:
         table.add_row(
+            *[str(one.process.shard)] * in_shards,
             str(one.process.worker_id),
             str(one.process.pid),
             ids_text(one.process.env_ids),
@@ -257,10 +249,12 @@ def _worker_table(workers: Sequence[WorkerLoad]) -> Any:
 def _env_table(envs: Sequence[EnvLoad]) -> Any:
     has_exceptions = any(env.num_exceptions for env in envs)
     names = ["steps", "mean", "p99", "max", "reset", "episodes", "return", *(["exceptions"] if has_exceptions else [])]
-    table = _table("env", "worker", "doing", "since", *names)
+    in_shards = any(env.shard >= 0 for env in envs)
+    table = _table("env", *["shard"] * in_shards, "worker", "doing", "since", *names)
     for env in envs:
         table.add_row(
             str(env.env_id),
+            *[str(env.shard)] * in_shards,
             "-" if env.worker_id < 0 else str(env.worker_id),
             env.doing,
             _time(env.since),
@@ -275,16 +269,17 @@ def _env_table(envs: Sequence[EnvLoad]) -> Any:
 
 
 def _is_long(env: EnvLoad) -> bool:
-    if env.doing == "idle":
+    if env.doing in ("idle", "asked"):
         return False
     usual = _LONG_FACTOR * (0.0 if math.isnan(env.p99) else env.p99)
     return env.doing == "dead" or env.since > max(_LONG_SECONDS, usual)
 
 
-def _keys(view: View) -> Any:
+def _keys(reader: PoolReader, view: View) -> Any:
     if view.digits is not None:
         return Text(f"stacks of worker: {view.digits}_   (Enter sends it a signal, Esc cancels)", style="reverse")
-    return Text(f"s sort ({view.sort})   d stacks of a worker   Esc close them   q quit", style="reverse")
+    others = "e shards" if reader.has_shards else "d stacks of a worker   Esc close them"
+    return Text(f"s sort ({view.sort})   {others}   q quit", style="reverse")
 
 
 def _table(*names: str) -> Any:

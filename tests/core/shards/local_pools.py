@@ -9,7 +9,7 @@ import psutil
 
 from tests.faults.traces import end
 from vecenv.core.advice.sizing import Setting
-from vecenv.core.options import PoolFailurePolicy, PoolOptions
+from vecenv.core.options import DEFAULT_START_METHOD, PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.shards.local_carrier import LocalCarrier
 from vecenv.core.shards.sharded_engine import ShardedEngine
@@ -20,7 +20,8 @@ from vecenv.envs.state.state import SNAPSHOTTER
 class LocalPool(Pool):
     """A pool of two shards that recovers; options of PoolOptions and of its failures alike.
 
-    A shard has a worker, which is a child of its process, unless `num_cpus` or `setting` says something else.
+    A shard has a worker, which is a child of its process, unless `num_cpus` or `setting` says something else. The
+    processes of shards start by the method `context`.
     """
 
     def __init__(
@@ -30,11 +31,12 @@ class LocalPool(Pool):
         shard_timeout: float = 30.0,
         num_cpus: int | None = None,
         setting: Setting | None = None,
+        context: str = DEFAULT_START_METHOD,
         **options: Any,
     ) -> None:
         policy = {name: options.pop(name) for name in list(options) if name in PoolFailurePolicy.__dataclass_fields__}
         failures = PoolFailurePolicy(**{"on_failure": "recover", **policy})
-        self.carrier = LocalCarrier()
+        self.carrier = LocalCarrier(context)
         engine = ShardedEngine(
             env_fns,
             PoolOptions(**{"num_workers": 1, "context": "fork", "failures": failures, **options}),

@@ -18,7 +18,7 @@ from tests.core.shards.local_pools import LocalPool
 from tests.core.shards.model_carrier import ModelCarrier
 from tests.faults.traces import play
 from tests.inside import show_starts_after
-from vecenv.core.options import PoolOptions
+from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.shards.sharded_engine import ShardedEngine
 from vecenv.core.system import log_records
@@ -128,7 +128,7 @@ def test_log_shows_which_shards_still_build_their_envs(
         logging.getLogger("vecenv").removeHandler(handler)
     lines = [line for record in caplog.records if "shards are ready" in (line := record.getMessage())]
     assert re.fullmatch(
-        rf"vecenv: 1 of 2 shards are ready after \d+ s; shard 1 builds its envs \(process {pid}\)", lines[-1]
+        rf"vecenv: 1 of 2 shards are ready after \d+ s; shard 1 \(env 1\) builds its envs \(process {pid}\)", lines[-1]
     )
 
 
@@ -141,6 +141,9 @@ class RoomAfterLines(ModelCarrier):
 
     def __init__(self, num_lines: int) -> None:
         super().__init__()
+        self.take_room(num_lines)
+
+    def take_room(self, num_lines: int) -> None:
         self.missing = "2 CPUs; there is node 10.0.0.3: CPU 0 free of 2"
         self._num_lines = num_lines
 
@@ -160,8 +163,31 @@ def test_log_shows_at_regular_intervals_what_shards_wait_for(
         pool.start()
     lines = [record.getMessage() for record in caplog.records]
     for line in lines[:3]:
-        assert line.startswith("vecenv: 0 of 3 shards are ready after 0 s; shard 0 waits for 2 CPUs; there is node ")
+        assert line.startswith("vecenv: 0 of 3 shards are ready after 0 s; shard 0 (env 0) waits for 2 CPUs; there is ")
         assert line.endswith("CPU 0 free of 2, and so do 2 others")
+
+
+def test_log_shows_at_regular_intervals_what_successors_wait_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    show_starts_after(0.1, monkeypatch)
+    carrier = RoomAfterLines(1)
+    options = PoolOptions(num_workers=1, context="fork", failures=PoolFailurePolicy(on_failure="recover"))
+    engine = ShardedEngine([ToyEnv] * 6, options, carrier=carrier, num_shards=3, adapt=adapt_and_build)
+    with Pool(engine) as pool:
+        play(pool, 1)
+        caplog.clear()
+        carrier.take_room(2)
+        carrier.lose(1)
+        carrier.lose(2)
+        pool.step([0] * 6)
+    lines = [line for record in caplog.records if "are ready" in (line := record.getMessage())]
+    assert len(lines) >= 2
+    for line in lines[:2]:
+        assert re.match(
+            r"vecenv: 1 of 3 shards are ready after \d s; shard 1 \(envs 2-3\) waits for 2 CPUs; there ", line
+        )
+        assert line.endswith("CPU 0 free of 2, and so does another")
 
 
 def test_flood_of_log_records_of_a_shard_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

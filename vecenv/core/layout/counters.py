@@ -1,12 +1,15 @@
 """Compute the layout of the counters, the shared segment of a pool that other programs may read.
 
     byte 0     header        int64 words, the table of all offsets below
-               workers       per slot, its worker: four int64 words
+               workers       per slot, its worker
                slot_of_env   per env, its slot: one int64 word
                slots         three 64-byte lines each: doorbell, progress, sleeping flag
                timings       per env, how long its operations take; absent if nothing is timed
-               shards        per slot, its shard, if the slots are shards; absent otherwise, as is the next group
+               shards        per env, a row; the first rows have the shards. Absent without shards, as is the next group
                owed          per env, whether it owes an answer: two arrays of bytes
+
+With shards, the parent writes everything. Workers, slots and timings are copies, which each shard sends about once a
+second. A slot has the number of the first env that it serves, so `num_slots` is `num_envs`.
 
 It contains neither observations nor actions. native/shm/layout.h has the same drawing.
 
@@ -60,16 +63,26 @@ COUNTERS_WORDS = (
 )  # fmt: skip
 
 #: The worker of a slot: `pid` is 0 if the slot has none. `started` is its start time in clock ticks since boot,
-#: `stack_fd` the parent's descriptor of the file for its Python stacks, -1 if there is none.
-_WORKER = np.dtype([("pid", "<i8"), ("started", "<i8"), ("worker_id", "<i8"), ("stack_fd", "<i8")])
+#: `stack_fd` the parent's descriptor of the file for its Python stacks, -1 if there is none. The others are known of
+#: workers in shards alone: `busy_share` of the slot, the part of the last second or so in which it stepped or reset
+#: envs, NaN if nothing is timed; `rss_nbytes`, the memory in RAM; `state`, the letter of /proc, '' if it is dead.
+_WORKER = np.dtype(
+    [
+        ("pid", "<i8"), ("started", "<i8"), ("worker_id", "<i8"), ("stack_fd", "<i8"), ("busy_share", "<f8"),
+        ("rss_nbytes", "<f8"), ("state", "S8"),
+    ]
+)  # fmt: skip
 
-#: A shard, written by the driver. `pid` is 0 while it has no process; `restarts` counts its predecessors, and
-#: `worker_restarts` the workers that they and it have replaced. `answered_ns` is the time of its last reply on the
-#: monotonic clock, 0 before the first one. `node` is '' without nodes, `state` a value of `ShardState`.
+#: A shard, written by the driver. `num_envs` is 0 if the row has none, `pid` while it has no process. `restarts` counts
+#: its predecessors, `worker_restarts` the workers that they and it have replaced, `num_steps` all their steps.
+#: `answered_ns` is the time of its last reply on the monotonic clock, `counted_ns` that of the one with its counters; 0
+#: before the first one. `in_task` is whether it ran a task then. `node` is '' without nodes. `state` is a value of
+#: `ShardState`, or 'waiting' if its process is not placed yet.
 _SHARD = np.dtype(
     [
-        ("pid", "<i8"), ("restarts", "<i8"), ("worker_restarts", "<i8"), ("answered_ns", "<i8"), ("state", "S8"),
-        ("node", "S88"),
+        ("first_env_id", "<i8"), ("num_envs", "<i8"), ("pid", "<i8"), ("restarts", "<i8"), ("worker_restarts", "<i8"),
+        ("num_steps", "<i8"), ("answered_ns", "<i8"), ("counted_ns", "<i8"), ("in_task", "<i8"), ("state", "S8"),
+        ("node", "S112"),
     ]
 )  # fmt: skip
 
@@ -116,7 +129,7 @@ class CountersPlan:
 
     Attributes:
         is_timed: whether workers write how long operations take.
-        has_shards: whether the slots are shards.
+        has_shards: whether the envs are in shards; `num_slots` is `num_envs` then.
         words: the words of the header: sizes and byte offsets by name.
     """
 
@@ -182,7 +195,7 @@ class CountersPlan:
         return np.frombuffer(memory, _TIMINGS, self.num_envs, self.words["timings"])
 
     def shards(self, memory: Any) -> Array:
-        """Return the shards, (num_slots,), with the fields of `_SHARD`; (0,) if there are none."""
+        """Return the rows of shards, (num_envs,), with the fields of `_SHARD`; (0,) if there are none."""
         return np.frombuffer(memory, _SHARD, self.num_slots if self.has_shards else 0, self.words["shards"])
 
     def owed(self, memory: Any) -> Array:

@@ -73,8 +73,8 @@ def announce(plan: CountersPlan, counters: Segment, name: str, backend: str) -> 
     )
 
 
-def _ignore(*args: object) -> None:
-    """Do nothing: there is nothing to prepare, or to end."""
+def _ignore(*args: object, **values: object) -> None:
+    """Do nothing: there is nothing to prepare, or no announcement."""
 
 
 def open_counters(
@@ -86,8 +86,8 @@ def open_counters(
     is_native: bool,
     is_announced: bool,
     prepare: Callable[[Any], object] = _ignore,
-) -> tuple[Any, Callable[[], object]]:
-    """Return the memory of counters that only this process writes, and a function that ends their announcement.
+) -> tuple[Any, Callable[..., object], Callable[[], object]]:
+    """Return the memory of counters that only this process writes, and functions that change and end the announcement.
 
     Args:
         owner: the announcement ends with this object at the latest.
@@ -95,17 +95,21 @@ def open_counters(
         is_native: as in the header.
         is_announced: whether the pool is announced.
         prepare: called with the memory before that.
+
+    Returns:
+        The memory; `MonitorFile.update`; a function that ends the announcement.
     """
     if not is_announced:
         memory = private_segment(plan.nbytes)
         plan.write_header(memory, is_native=is_native, opened_ns=now_ns())
-        return memory, _ignore
+        prepare(memory)
+        return memory, _ignore, _ignore
     with signals_deferred():
         segment = Segment.in_memory("vecenv-counters", plan.nbytes)
         plan.write_header(segment.memory, is_native=is_native, opened_ns=now_ns())
         prepare(segment.memory)
         file = announce(plan, segment, name, backend)
-        return segment.memory, weakref.finalize(owner, _end, segment, file)
+        return segment.memory, file.update, weakref.finalize(owner, _end, segment, file)
 
 
 def _end(counters: Segment, file: MonitorFile) -> None:

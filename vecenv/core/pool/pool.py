@@ -48,6 +48,7 @@ from ..host.saving import GetStates, SavedEnv, SaveState, restore_now
 from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Commands, GivenState
+from ..layout.counters import CountersPlan
 from ..layout.flags import Autoreset, Form, Op
 from ..layout.messages import Reply
 from ..layout.spec import Array, Space, Spec
@@ -609,6 +610,11 @@ class Pool:
     def plan(self) -> ArenaPlan:
         """The layout of the rows; known after `start`."""
         return self._envs.plan
+
+    @property
+    def counters(self) -> tuple[CountersPlan, Any]:
+        """The layout of the counters, and the memory that they lie in; known after `start`."""
+        return self._envs.plan.counters, self._envs.counters
 
     def read_records(self, env_ids: Sequence[int] | Array | None = None) -> Array:
         """Return the newest records of envs, from which another pool can continue; see `recovery.resume.read_records`.

@@ -257,7 +257,7 @@ class SerialEngine(Engine):
         def note_process(memory: Any) -> None:
             WorkerTable(plan, memory).note_slot(0, os.getpid(), started_at(os.getpid()))
 
-        counters, self._end_monitor = open_counters(
+        counters, _, self._end_monitor = open_counters(
             *(self, plan, properties_of(self._envs[0])["name"], "serial"),
             is_native=is_native,
             is_announced=self.options.monitor,

@@ -13,6 +13,7 @@
     shard                the other end: a pool that executes numbered requests
     shard_engine         the engine of this pool: worker processes, or the process of the shard
     requests             the contents of a request
+    shard_counters       copies of the counters of a shard, which travel with replies
     shard_table          counters of shards for `vecenv top`
     shard_times          times of envs and workers in shards, joined
     frames               replies as flat buffers, which travel in pieces

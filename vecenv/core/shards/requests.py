@@ -20,6 +20,7 @@ from ..recovery.resume import Resume
 from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFiles
 from ..system.module_paths import Source
+from .shard_counters import CountersCopy
 
 __all__ = [
     "AddInfoKey",
@@ -168,6 +169,7 @@ class Attachment(NamedTuple):
         error: an exception that the pool of the shard has raised, or None.
         log_frames: log records of the shard and its workers; see `log_records.emit_frame`.
         times: the answer to `ReadTimes`, which begins with the number of the question, or None.
+        counters: a copy of the counters about once a second, else None.
         task: the end of a task, or None.
     """
 
@@ -178,6 +180,7 @@ class Attachment(NamedTuple):
     error: PackedError | None = None
     log_frames: Sequence[bytes] = ()
     times: tuple[int, EnvTimes, WorkerTimes] | None = None
+    counters: CountersCopy | None = None
     task: TaskReply | None = None
 
 
@@ -201,6 +204,7 @@ class ShardBoot:
             to its env once the driver has all earlier answers. So the driver knows which command ends a shard.
         num_cpus: CPUs for which the shard chooses its workers; None: `options` say how many workers there are.
         setting: the workers that its predecessor has chosen, or the driver; None: nothing was chosen before.
+        sends_counters: whether its counters travel with replies, about once a second.
     """
 
     env_fns: bytes
@@ -218,6 +222,7 @@ class ShardBoot:
     is_one_by_one: bool = False
     num_cpus: int | None = None
     setting: Setting | None = None
+    sends_counters: bool = False
 
 
 @dataclass

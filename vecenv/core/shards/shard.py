@@ -49,6 +49,7 @@ from .requests import (
     Steps,
     TaskReply,
 )
+from .shard_counters import CountersCopy, ShardCounters
 from .shard_engine import make_shard_engine
 from .task_runner import TaskRunner
 
@@ -72,6 +73,7 @@ class Shard:
         self._replies: dict[int, bytearray] = {}  # replies by number, until they are acknowledged
         self._attached = Attachment([], [], [])  # attachment of the next reply
         self._counts: dict[str, Any] = {}  # the counts that were sent last
+        self._counters: ShardCounters | None = None  # None: they are not sent
         self._broken: PackedError | None = None  # the exception of an operation that was not sent to its envs
         self._is_resuming = False  # whether unanswered commands of the predecessor may wait to be sent
         self._one_by_one: deque[Op] = deque()  # operations that run one after the other
@@ -116,6 +118,8 @@ class Shard:
         pool.start()
         self._recorded = RecordedPool(pool, boot.first_env_id)
         self._tasks = TaskRunner(self._recorded, self._pack_task)
+        if boot.sends_counters:
+            self._counters = ShardCounters(*pool.counters, is_native=pool.implementation == "native")
         self._opened = pool
         pool.relay_messages(self._attach_message)
         for name in boot.info_keys:
@@ -227,7 +231,13 @@ class Shard:
             if running != before:
                 break
             attachment = self._tasks.take(request.wait_seconds)
+        if attachment is None and (counters := self._copy_counters()) is not None:
+            attachment = dump_message(Attachment([], [], [], counters=counters), {})
         return pack_bare(request.seq, FrameKind.EXECUTED, attachment or b"", self._num_steps)
+
+    def _copy_counters(self) -> CountersCopy | None:
+        """Return the counters if they are sent, and were not sent within the last second."""
+        return None if self._counters is None else self._counters.copy_if_due(is_in_task=self._has_tasks)
 
     def _apply_all(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -322,8 +332,7 @@ class Shard:
         if changed != self._counts:
             self._counts = changed
             attachment = attachment._replace(counts=counts)
-        if error is not None or task is not None:
-            attachment = attachment._replace(error=error, task=task)
+        attachment = attachment._replace(error=error, task=task, counters=self._copy_counters())
         return dump_message(attachment, {}) if any(attachment) else b""
 
     def _take_log_frames(self) -> list[bytes]:

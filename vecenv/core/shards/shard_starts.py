@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ConfigError, DifferentSpacesError, WorkerTimeoutError, add_notes, locate
@@ -34,6 +34,7 @@ from .requests import ShardBoot, ShardReport
 from .shard_link import POLL_NS
 from .shard_log_records import ShardLogRecords
 from .shard_status import ShardState, ShardStatus, death_of
+from .shard_table import ShardTable
 
 __all__ = ["ShardStarts"]
 
@@ -87,6 +88,7 @@ class ShardStarts:
         self._failures = StartFailures()
         # By shard, until all have opened: their parts of the state of another pool.
         self._parts: list[Resume | None] = [None] * len(shards)
+        self._progress: StartProgress | None = None  # lines about shards that start; None: none does
         self.known: dict[str, Any] = {}
 
     def set_limits(self, limits: Limits) -> None:
@@ -95,11 +97,14 @@ class ShardStarts:
 
     # ---- start -----------------------------------------------------------------------------
 
-    def start_all(self, check_not_closing: Callable[[str], None], resume: Resume | None = None) -> ShardReport:
+    def start_all(
+        self, check_not_closing: Callable[[str], None], table: ShardTable, resume: Resume | None = None
+    ) -> ShardReport:
         """Start all shards at once, and wait until they have built their envs; return the report of shard 0.
 
         Args:
             check_not_closing: see `Engine.open`.
+            table: gets the state of each shard.
             resume: the state of all envs in another pool; None: the envs are new. The driver sends `queued` itself.
 
         Raises:
@@ -124,7 +129,7 @@ class ShardStarts:
             self._parts = [resume.part(status.env_ids) for status in self.shards]
         for shard, part in enumerate(self._parts):
             self.start(shard, resume=part)
-        reports = self._await_reports(check_not_closing)
+        reports = self._await_reports(check_not_closing, table)
         self._parts = [None] * len(self.shards)
         first = self._report = reports[0]
         for shard, report in enumerate(reports):
@@ -208,6 +213,7 @@ class ShardStarts:
             is_one_by_one=status.is_one_by_one,
             num_cpus=self.num_cpus,
             setting=status.setting,
+            sends_counters=self._options.monitor,
         )
         return pickle.dumps(boot, protocol=5)
 
@@ -246,9 +252,8 @@ class ShardStarts:
 
     # ---- reports ---------------------------------------------------------------------------
 
-    def _await_reports(self, check_not_closing: Callable[[str], None]) -> list[ShardReport]:
+    def _await_reports(self, check_not_closing: Callable[[str], None], table: ShardTable) -> list[ShardReport]:
         reports: dict[int, ShardReport] = {}
-        progress = StartProgress(len(self.shards), "shards are ready", is_regular=True)
         while len(reports) < len(self.shards):
             check_not_closing("construct")
             for shard in range(len(self.shards)):
@@ -256,27 +261,42 @@ class ShardStarts:
                     error = self._late_start(shard)
                     self.carrier.kill(shard)
                     raise error
-            progress.show(lambda: len(reports), lambda: self._describe_missing(reports))
+            for status in self.shards:
+                table.note(status, self.carrier.place_of(status.shard))
+            self.show_progress()
             for event in self.carrier.wait(now_ns() + POLL_NS):
                 if isinstance(event, Lost):
                     reports.pop(event.shard, None)
                     self.start_again(event)
                 if isinstance(event, Replied):
                     reports[event.shard] = self._read_report(event.shard, unpack_bare(event.data))
+                    self.shards[event.shard].state = ShardState.READY
         return [reports[shard] for shard in range(len(reports))]
 
-    def _describe_missing(self, reports: Collection[int]) -> str:
-        """Return the end of a log line: what each shard waits for that has not sent its report."""
-        stages: dict[bool, list[int]] = {}
-        for shard in range(len(self.shards)):
-            if shard not in reports:
-                stages.setdefault(self.carrier.place_of(shard) is not None, []).append(shard)
+    def show_progress(self) -> None:
+        """Write a line to the log every 5 s while shards are started: how many are ready, and what others wait for."""
+        states = [status.state for status in self.shards]
+        if not {ShardState.OPENING, ShardState.LOST, ShardState.BUILDING}.intersection(states):
+            self._progress = None
+            return
+        if self._progress is None:
+            self._progress = StartProgress(len(states), "shards are ready", is_regular=True)
+        self._progress.show(
+            lambda: states.count(ShardState.READY) + states.count(ShardState.SERVING), self._describe_missing
+        )
+
+    def _describe_missing(self) -> str:
+        """Return the end of a log line: what each shard waits for that is being started."""
+        stages: dict[bool, list[ShardStatus]] = {}
+        for status in self.shards:
+            if status.is_starting:
+                stages.setdefault(self.carrier.place_of(status.shard) is not None, []).append(status)
         text = ""
         for is_placed, (first, *others) in sorted(stages.items()):
-            why = self.carrier.describe(first) if is_placed else self.carrier.waiting_for(first)
+            why = self.carrier.describe(first.shard) if is_placed else self.carrier.waiting_for(first.shard)
             stage = f"builds its envs ({why})" if is_placed else f"waits for {why or 'a process'}"
             more = f", and so do {len(others)} others" if len(others) > 1 else ", and so does another" if others else ""
-            text += f"; shard {first} {stage}{more}"
+            text += f"; {first.name} {stage}{more}"
         return text
 
     def _late_start(self, shard: int) -> Exception:

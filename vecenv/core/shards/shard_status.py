@@ -1,11 +1,11 @@
 """ShardStatus: the state of one shard, which the parts of `ShardedEngine` share.
 
-    OPENING -> SERVING -> LOST -> (fence) -> BUILDING -> SERVING        on_failure='recover'
-                       -> DEAD                                          on_failure='raise', or too many losses
-                                    BUILDING -> DEAD -> LOST            a shortage; the error has been raised
+    OPENING -> READY -> SERVING -> LOST -> (fence) -> BUILDING -> SERVING        on_failure='recover'
+                                -> DEAD                                          on_failure='raise', or too many losses
+                                             BUILDING -> DEAD -> LOST            a shortage; the error has been raised
 
-`ShardStarts` sets OPENING and BUILDING, `ShardSupervisor` sets the others. The engine sets the first SERVING, of all
-shards at once.
+`ShardStarts` sets OPENING, READY and BUILDING, `ShardSupervisor` sets the others. The engine sets the first SERVING, of
+all shards at once.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = ["ShardState", "ShardStatus", "death_of"]
 
 class ShardState(Enum):
     OPENING = "opening"
+    READY = "ready"
     SERVING = "serving"
     LOST = "lost"
     BUILDING = "building"
@@ -87,6 +88,11 @@ class ShardStatus:
     def has_workers(self) -> bool:
         """Whether its envs run in worker processes."""
         return self.setting != SERIAL
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its process is being placed, or builds its envs."""
+        return self.state in (ShardState.OPENING, ShardState.BUILDING)
 
     def add_workers(self, num_cpus: int, reason: str) -> None:
         """Have successors run the envs in workers."""

@@ -95,14 +95,14 @@ class ShardSupervisor:
                 next_ns = min(next_ns, now + left_ns)
             if status.state == ShardState.LOST and now >= status.due_ns:
                 self._replace(shard)
-            is_starting = status.state in (ShardState.OPENING, ShardState.BUILDING)
-            if is_starting and self._starts.is_late(shard, now):
+            if status.is_starting and self._starts.is_late(shard, now):
                 self._end_late_start(shard)
-            if status.state in (ShardState.LOST, ShardState.OPENING, ShardState.BUILDING):
+            if status.is_starting or status.state == ShardState.LOST:
                 next_ns = min(next_ns, status.due_ns)
-            if is_starting and not status.is_placed:
+            if status.is_starting and not status.is_placed:
                 next_ns = min(next_ns, now + _LOOK_NS)
             self._table.note(status, self._carrier.place_of(shard))
+        self._starts.show_progress()
         return next_ns
 
     def handle(self, event: Lost) -> None:
@@ -259,7 +259,7 @@ class ShardSupervisor:
         self._hub.serve(shard)
 
     def on_attachment(self, shard: int, attachment: Attachment) -> None:
-        """Note the restore points, outcomes, counts, times and log records of a shard."""
+        """Note the restore points, outcomes, counts, times, counters and log records of a shard."""
         status = self._shards[shard]
         self._starts.log_records.keep(shard, attachment.log_frames)
         if self._recovery is not None:
@@ -273,6 +273,8 @@ class ShardSupervisor:
             self._table.note(status, self._carrier.place_of(shard))
         if attachment.times is not None:
             self._times.take(shard, *attachment.times)
+        if attachment.counters is not None:
+            self._table.count(shard, attachment.counters)
 
     def find_failure(self, shard: int) -> Exception | None:
         """Return the error of a dead shard; None if it is alive, or being replaced."""

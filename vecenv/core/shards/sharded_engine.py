@@ -119,8 +119,15 @@ class ShardedEngine(Engine):
 
     def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
         """Start all shards at once, and wait until they have built their envs."""
+        counters_plan = CountersPlan(self.num_envs, self.num_envs, self.options.timings, has_shards=True)
+        counters, update_monitor, self._end_monitor = open_counters(
+            *(self, counters_plan, "", "shards"),  # the envs have no name before they are built
+            is_native=True,
+            is_announced=self.options.monitor,
+        )
+        table = self._table = ShardTable(counters_plan, counters, self._shares)
         try:
-            first = self._starts.start_all(check_not_closing, self._read_resume(None, ""))
+            first = self._starts.start_all(check_not_closing, table, self._read_resume(None, ""))
         finally:
             self._log_records.emit()
         spaces = EnvSpaces.of(first, self.options)
@@ -130,13 +137,7 @@ class ShardedEngine(Engine):
         memory, is_native = private_segment(plan.nbytes), first.implementation == "native"
         self._action_spec = plan.action
         plan.write_header(memory)
-        counters_plan = CountersPlan(self.num_envs, len(self._shards), is_timed=False, has_shards=True)
-        counters, self._end_monitor = open_counters(
-            *(self, counters_plan, first.properties["name"], "shards"),
-            is_native=is_native,
-            is_announced=self.options.monitor,
-        )
-        self._table = ShardTable(counters_plan, counters, self._shares, is_native=is_native)
+        update_monitor(name=first.properties["name"])
         recovery = self.recovery = self._make_recovery() if self.options.failures.recovers else None
         if resume is not None:
             resume.write_records(plan, memory)
@@ -149,7 +150,7 @@ class ShardedEngine(Engine):
             self._carrier,
             None if recovery is None else recovery.journal,
             self._log_records,
-            self._table,
+            table,
             has_cells=is_native,
             is_timed=self.options.timings,
         )

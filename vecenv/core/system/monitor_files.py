@@ -54,6 +54,7 @@ class MonitorFile:
         self._owner_pid = os.getpid()
         started, number = started_at(self._owner_pid), next(_numbers)
         identity = {"pid": self._owner_pid, "started": started, "number": number, "pid_namespace": _pid_namespace()}
+        self._content = {**identity, **content}
         name = f"{self._owner_pid}-{started}-{number}.json"
         try:
             folder = private_folder()
@@ -64,11 +65,20 @@ class MonitorFile:
                 opener = functools.partial(_open_private, folder_fd)
                 with open(name, "x", opener=opener) as stream:
                     self.path = os.path.join(folder, name)
-                    json.dump({**identity, **content}, stream)
+                    json.dump(self._content, stream)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""  # without it, no temporary folder can be written
             _warn_once(f"`vecenv top` cannot find this pool: {where}{error.strerror}. {_ADVICE}")
             self.remove()
+
+    def update(self, **content: Any) -> None:
+        """Change values of the content. It must not become shorter, so that readers always find all of it."""
+        self._content.update(content)
+        if self.path and os.getpid() == self._owner_pid:
+            opener = functools.partial(_open_private, None)
+            # An OSError: the file or its folder is gone.
+            with contextlib.suppress(OSError), open(self.path, "r+", opener=opener) as stream:
+                json.dump(self._content, stream)
 
     def remove(self) -> None:
         """Remove the file; may be repeated. Does nothing in a forked child."""
@@ -159,7 +169,7 @@ def _opened(folder: str) -> Iterator[int]:
         yield descriptor.number
 
 
-def _open_private(folder_fd: int, name: str, flags: int) -> int:
+def _open_private(folder_fd: int | None, name: str, flags: int) -> int:
     """Open a file of the folder for `open`, which owns the descriptor; links are refused, and other users."""
     return os.open(name, flags | _OPEN_FILE, 0o600, dir_fd=folder_fd)
 
