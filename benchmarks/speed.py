@@ -16,6 +16,7 @@ from benchmarks import rows
 from benchmarks.alf import AlfMode, spare_env_gain
 from benchmarks.collection import collector_to_bare_loop, overlap_to_lockstep
 from benchmarks.kernel import switch_us
+from benchmarks.leases import lease_ms, leased_to_own, own_start_to_lease
 from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VectorLoopMode
 from benchmarks.promises import Row, add_row_options, finish, measure_row, rows_to_measure
 from benchmarks.rows import Effort, Readings
@@ -195,6 +196,9 @@ _ROWS = [
     Row("start-up per env, 16384 envs against 4096", 1.2, rows.start_up_growth, "x of 4096 envs", at_least=False),
     Row("second start-up, envs that import torch", 0.3, rows.second_start_up_seconds, "s", at_least=False),
     Row("the same against the first", 0.3, rows.second_start_up_ratio, "x of the first", at_least=False),
+    Row("64 CartPoles of an env server, time of a lease", 20.0, functools.partial(lease_ms, 64), "ms", at_least=False),
+    Row("the same, speed of steps", 0.97, functools.partial(leased_to_own, 64), "x own workers"),
+    Row("64 envs of an env server, constructors of 50 ms", 50.0, functools.partial(own_start_to_lease, 64), "x sooner"),
     Row("memory per env in a worker, 4096 CartPoles", 20.0, rows.memory_per_env_kib, "KiB", at_least=False),
     Row("idle workers", 0.1, functools.partial(rows.idle_cpu_percent, [_CARTPOLE] * 64), "% of a core", at_least=False),
     Row("memory growth, step 100,000 to 1,100,000", 1.0, _memory_growth, "MiB", at_least=False),

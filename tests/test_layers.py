@@ -90,7 +90,11 @@ MAY_IMPORT = {
     "serving": BASE | ENGINE | INSIDE | {"measurement"},
     "measurement": BASE | ENGINE | INSIDE | {"vector"},
     "tuning": BASE | ENGINE | INSIDE | {"measurement", "vector"},
-    "cli": BASE | ENGINE | INSIDE | FRONT_ENDS | {"evaluation", "managers", "measurement", "serving", "tuning", "__init__"},
+    "cli": BASE
+    | ENGINE
+    | INSIDE
+    | FRONT_ENDS
+    | {"evaluation", "managers", "measurement", "serving", "tuning", "__init__"},
     "__main__": {"cli"},
 }
 # Exceptions: one file -> the parts that it may import beyond those of its part.
