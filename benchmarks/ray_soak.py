@@ -41,7 +41,7 @@ from vecenv.measurement.target import NUM_BATCHES, action_batches, check_env, re
 __all__ = ["VARIANTS", "Faults", "Variant", "collect_under_faults"]
 
 _DEFAULTS = ("CartPole-v1:256", "HalfCheetah-v5:32")
-_NODE_CPUS = 2
+_NUM_NODES, _NODE_CPUS = 3, 2
 #: Steps of each env in a batch of a collector, and episodes of each env in an evaluation.
 _BATCH_STEPS, _EPISODES = 32, 4
 #: How long the remains of killed actors and of the removed node may take to disappear, in seconds.
@@ -273,34 +273,41 @@ def main() -> int:
         check_env(registered_env(env_name), env_name)
     logging.getLogger("vecenv").setLevel(logging.ERROR)  # a line per kill would hide the result
     sums: Counter[str] = Counter()
-    for name in options.variant or VARIANTS:
-        sums.update(_run(name, envs, seconds=options.seconds, every=options.every, seed=options.seed))
+    out = sys.stdout
+    # Ray prints the end of a dead node's log to standard output.
+    with contextlib.redirect_stdout(sys.stderr), simulated_cluster(num_nodes=0) as cluster:
+        for name in options.variant or VARIANTS:
+            while len(cluster.nodes) < _NUM_NODES:
+                cluster.add_node(_NODE_CPUS)
+            how = {"seconds": options.seconds, "every": options.every, "seed": options.seed}
+            lines, counts = _run(cluster, envs, name, **how)
+            print(*lines, sep="\n", file=out, flush=True)
+            sums.update(counts)
     for name, number in sums.items():
         print(f"{name:<30} {number:,}")
     return 1 if any(sums[name] for name in ("episodes lost", "streams that differ", *_LEFT)) else 0
 
 
-def _run(name: str, envs: Sequence[tuple[str, int]], **options: Any) -> dict[str, int]:
-    """Use the envs in one way, over Ray and on this machine; print a line per kind, and return what to sum."""
+def _run(
+    cluster: SimulatedCluster, envs: Sequence[tuple[str, int]], name: str, **options: Any
+) -> tuple[list[str], dict[str, int]]:
+    """Use the envs in one way, over Ray and on this machine; return a line per kind, and the numbers of all kinds."""
     variant = VARIANTS[name]
-    # Ray prints the end of a dead node's log to standard output.
-    with contextlib.redirect_stdout(sys.stderr), simulated_cluster(num_nodes=3, num_cpus=_NODE_CPUS) as cluster:
-        runs, faults = collect_under_faults(cluster, envs, variant, **options)
-        left = _await_end()
-    differing = 0
+    runs, faults = collect_under_faults(cluster, envs, variant, **options)
+    left = _await_end()
+    lines, differing = [], 0
     for (env_name, num_envs), run in zip(envs, runs):
         reference = collect(env_name, num_envs, rounds=run.num_rounds, play=variant.play)
         wrong = int((run.digests != reference.digests).sum())
         found = run.statistics
-        print(
+        lines.append(
             f"{name}, {env_name}: {num_envs} envs, {run.num_transitions:,} transitions, "
             f"{found['shards_replaced']} shards replaced, {found['num_workers']} workers at the end, "
             f"{found['replayed']} envs brought back, {found['steps_replayed']:,} steps repeated, "
-            f"{wrong} of {len(run.digests)} streams differ",
-            flush=True,
+            f"{wrong} of {len(run.digests)} streams differ"
         )
         differing += wrong
-    return {
+    counts = {
         "actors killed": faults.num_actors,
         "workers killed": faults.num_workers,
         "nodes removed": faults.num_nodes,
@@ -310,6 +317,7 @@ def _run(name: str, envs: Sequence[tuple[str, int]], **options: Any) -> dict[str
         "streams that differ": differing,
         **{name: sum(one.startswith(start) for one in left) for name, start in _LEFT.items()},
     }
+    return lines, counts
 
 
 def _await_end() -> list[str]:
