@@ -14,7 +14,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,10 @@ from vecenv.cli.options import count, seconds
 from vecenv.measurement.target import action_batches, check_env, registered_env
 from vecenv.vector import VectorEnv
 
-__all__ = ["Run", "collect", "env_and_count"]
+__all__ = ["Round", "Run", "collect", "env_and_count", "step_rounds", "update_digests"]
+
+#: The number of transitions of a round, and its arrays, with one row per stream.
+Round = tuple[int, Sequence[Any]]
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 #: How long processes that were killed a moment ago may take to disappear, in seconds.
@@ -35,9 +38,10 @@ _EXIT_GRACE_SECONDS = 2.0
 
 @dataclass
 class Run:
-    """The result of one collection: one digest per env over all its rows."""
+    """The result of one collection: one digest per stream over all its rows."""
 
     num_rounds: int
+    num_transitions: int
     digests: Any
     num_kills: int
     statistics: dict[str, Any]
@@ -51,25 +55,25 @@ def collect(
     rounds: int | None = None,
     kill_every: float | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
+    play: Callable[[VectorEnv], Iterator[Round]] | None = None,
     **options: Any,
 ) -> Run:
-    """Step envs with the same seeds and actions as in every other call.
+    """Use envs with the same seeds and actions as in every other call.
 
     Args:
         env_name, num_envs: the envs.
         seconds, rounds: for so long, or so often.
         kill_every: seconds after which a random worker is killed. None: never.
         is_stopped: called before each round; returns whether to end early.
+        play: yields rounds, which are always the same ones. None: `step_rounds`.
         options: of `VectorEnv`.
     """
     chance = random.Random(0)
-    digests = np.zeros(num_envs, np.uint64)
-    num_kills = num_rounds = 0
+    digests: Any = np.uint64(0)
+    num_kills = num_rounds = num_transitions = 0
     env_fns = [registered_env(env_name, quiet=True)] * num_envs
     with contextlib.closing(VectorEnv(env_fns, **options)) as envs:
-        actions = action_batches(envs.single_action_space, num_envs)
-        obs, _ = envs.reset(seed=0)
-        digests = _update_digests(digests, obs)
+        played = (play or step_rounds)(envs)
         start = time.perf_counter()
         next_kill = start + kill_every if kill_every else np.inf
         while num_rounds != rounds and (seconds is None or time.perf_counter() - start < seconds) and not is_stopped():
@@ -78,16 +82,25 @@ def collect(
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(chance.choice(envs.worker_pids), signal.SIGKILL)
                     num_kills += 1
-            obs, rewards, terminations, truncations, _ = envs.step(next(actions))
-            for part in (obs, rewards, terminations, truncations):
-                digests = _update_digests(digests, part)
+            count, columns = next(played)
+            for column in columns:
+                digests = update_digests(digests, column)
             num_rounds += 1
+            num_transitions += count
         statistics = envs.statistics()
-    return Run(num_rounds, digests, num_kills, statistics)
+    return Run(num_rounds, num_transitions, digests, num_kills, statistics)
 
 
-def _update_digests(digests: Any, values: Any) -> Any:
-    """Add one row of values per env to the envs' digests."""
+def step_rounds(envs: VectorEnv) -> Iterator[Round]:
+    """Step all envs in lockstep; a stream is that of an env."""
+    first = envs.reset(seed=0)[:1]
+    for actions in action_batches(envs.single_action_space, envs.num_envs):
+        yield envs.num_envs, (*first, *envs.step(actions)[:4])
+        first = ()
+
+
+def update_digests(digests: Any, values: Any) -> Any:
+    """Return digests, uint64 (n,), of which each one has taken in its row of values, (n, *S)."""
     rows = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8).astype(np.uint64)
     weights = np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * _PRIME
     return (digests ^ (rows * weights).sum(1)) * _PRIME + np.uint64(1)
@@ -129,7 +142,7 @@ def main() -> int:
         wrong = int((with_kills.digests != reference.digests).sum())
         found = with_kills.statistics
         print(
-            f"{env_name}: {num_envs} envs, {with_kills.num_rounds * num_envs:,} transitions, "
+            f"{env_name}: {num_envs} envs, {with_kills.num_transitions:,} transitions, "
             f"{with_kills.num_kills} kills, {found['replayed']} envs brought back, "
             f"{found['steps_replayed']:,} steps repeated, {wrong} streams differ",
             flush=True,
@@ -138,7 +151,7 @@ def main() -> int:
         recoveries += found["restarts"]
         lost += found["truncated"]
         differing += wrong
-        transitions += with_kills.num_rounds * num_envs
+        transitions += with_kills.num_transitions
     children = [child for child in psutil.Process().children(recursive=True) if not _is_helper(child)]
     _, left = psutil.wait_procs(children, timeout=_EXIT_GRACE_SECONDS)
     segments = _segments() - before

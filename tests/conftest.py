@@ -110,7 +110,10 @@ def _engine_of(params: dict[str, Any]) -> tuple[str, ...]:
 
 def _is_of_streams(item: pytest.Item) -> bool:
     """Return whether a test kills workers at random moments, or compares streams."""
-    names = ("test_determinism.py", "test_fuzz.py", "test_lossless.py", "test_recv_envs.py")
+    names = (
+        *("test_determinism.py", "test_fuzz.py", "test_lossless.py", "test_recv_envs.py"),
+        "test_sharded_engine.py",
+    )
     return item.path.name in names or item.path.parent.name == "isolated"
 
 

@@ -22,6 +22,7 @@ from tests.evaluation.envs import SeedEnv, crash
 from tests.evaluation.test_resume import InfoEnv, Killed, columns_of, kill_after
 from tests.faults.traces import frozen
 from vecenv import Collector, ConfigError, Evaluation, StateError, VectorEnv, WorkerDiedError, compare, evaluate
+from vecenv.core.advice.sizing import SERIAL, Setting
 from vecenv.core.shards.local_carrier import LocalCarrier
 from vecenv.envs.toys import ToyEnv
 from vecenv.evaluation import episodes as episodes_module
@@ -158,8 +159,11 @@ def test_long_episode_is_a_warning_of_the_caller(monkeypatch: pytest.MonkeyPatch
 # ---- losses ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("setting", [pytest.param(None, id="worker"), pytest.param(SERIAL, id="no worker")])
 @pytest.mark.parametrize("fault", ["dead before", "dead after"])
-def test_episodes_of_a_lost_shard_are_played_by_its_successor(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episodes_of_a_lost_shard_are_played_by_its_successor(
+    fault: str, setting: Setting | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each shard is lost once per evaluation, at one of its requests."""
     monkeypatch.setattr("vecenv.evaluation.shard_player.CALL_NS", 0)
     theirs = play_here()
@@ -167,7 +171,7 @@ def test_episodes_of_a_lost_shard_are_played_by_its_successor(fault: str, monkey
     for number in (1, 3, 6):
         carrier = ModelCarrier()
         seeds: list[int] = []
-        with sharded(carrier=carrier, failures={"max_restarts": 99}) as envs:
+        with sharded(carrier=carrier, setting=setting, failures={"max_restarts": 99}) as envs:
             carrier.fault = once_per_shard(fault, number)
             assert_equal(play(envs, on_episode=lambda one, seeds=seeds: seeds.append(one.seed)), theirs)
             num_lost += sum(shard.restarts for shard in envs.shards())

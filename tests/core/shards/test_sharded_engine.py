@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.shards.model_carrier import FAULTS, Fault, ModelCarrier, no_fault
 from tests.inside import hub_of
+from tests.test_determinism import few
+from vecenv.core.advice.sizing import SERIAL, Setting
 from vecenv.core.layout.flags import Autoreset, Op, RowFlag
 from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.parent.batch import Batch
@@ -44,9 +46,10 @@ class Pools:
         length: int = 4,
         shard_timeout: float = 30.0,
         replace_timeout: float = 30.0,
+        setting: Setting | None = None,
         **options: Any,
     ) -> None:
-        env_fns = [functools.partial(toys.ToyEnv, length)] * NUM_ENVS
+        env_fns = [functools.partial(toys.ToyEnv, length)] * 3 + [functools.partial(toys.NoisyGlobal, length)] * 2
         self.carrier = carrier
         given = PoolOptions(**{"num_workers": 1, "context": "fork", **options})
         self.engine = ShardedEngine(
@@ -58,6 +61,7 @@ class Pools:
             snapshotter=SNAPSHOTTER,
             shard_timeout=shard_timeout,
             replace_timeout=replace_timeout,
+            setting=setting,
         )
         self.ours, self.theirs = Pool(self.engine), SerialPool(env_fns, given, adapt=adapt_and_build)
         self.ours.start()
@@ -115,8 +119,15 @@ def make_pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakePools]:
     monkeypatch.setattr(shard_link, "_FIRST_PAUSE_NS", 1_000_000)
     made: list[Pools] = []
 
-    def make(num_shards: int = 2, fault: Fault = no_fault, *, on_failure: str = "recover", **kw: Any) -> Pools:
-        failures = PoolFailurePolicy(on_failure=on_failure, max_restarts=1000)
+    def make(
+        num_shards: int = 2,
+        fault: Fault = no_fault,
+        *,
+        on_failure: str = "recover",
+        restart_window: float = 60.0,
+        **kw: Any,
+    ) -> Pools:
+        failures = PoolFailurePolicy(on_failure=on_failure, max_restarts=1000, restart_window=restart_window)
         made.append(Pools(ModelCarrier(fault), num_shards, failures=failures, **kw))
         return made[-1]
 
@@ -185,22 +196,30 @@ def test_every_fault_at_random_leaves_the_stream_as_it_is(make_pools: MakePools)
 # ---- random programs -------------------------------------------------------------------------------
 
 IDS = st.lists(st.integers(0, NUM_ENVS - 1), min_size=1, unique=True)
-KINDS = st.sampled_from(["step", "step", "step", "recv", "recv", "reset", "call", "lose", "lose"])
+KINDS = st.sampled_from([*["step"] * 3, *["recv"] * 2, "recv envs", "reset", "call", *["lose"] * 2, *FAULTS])
+#: Seconds within which a second loss gives a shard without workers one: never, or always.
+WINDOWS = st.sampled_from([1e-9, 1e-9, 60.0])
 PROGRAMS = st.lists(st.tuples(KINDS, IDS, st.integers(0, 100)), min_size=10, max_size=25)
 
 
 def run(pools: Pools, program: list[tuple[str, list[int], int]], num_shards: int, *, is_sync: bool) -> None:
-    ours = pools.ours
+    """Send the requests of a program; a fault concerns the next request to its shard."""
+    ours, faults = pools.ours, dict[int, str]()
+    pools.carrier.fault = lambda shard, seq: faults.pop(shard, "")
     for kind, ids, number in program:
         idle = [env_id for env_id in ids if ours.owes(env_id) == Op.NONE]
+        owing = [env_id for env_id in ids if env_id not in idle]
         if is_sync:
             pools.finish()
             idle = ids
         if kind == "lose":
             pools.carrier.lose(number % num_shards)
-        elif kind == "recv":
-            if ours.outstanding():
-                pools.recv(1 + number % ours.outstanding())
+        elif kind in FAULTS:
+            faults[number % num_shards] = kind
+        elif kind == "recv" and ours.outstanding():
+            pools.recv(1 + number % ours.outstanding())
+        elif kind == "recv envs" and not is_sync and owing:
+            pools.recv(env_ids=owing)
         elif kind == "call":
             pools.both("call", _add_to_sum, ids)
         elif kind == "step" and idle:
@@ -212,31 +231,40 @@ def run(pools: Pools, program: list[tuple[str, list[int], int]], num_shards: int
     pools.finish()
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    ("num_shards", "is_sync", "autoreset"),
-    [
-        (2, False, Autoreset.NEXT_STEP),
-        (1, True, Autoreset.SAME_STEP),
-        (3, True, Autoreset.NEXT_STEP),
-        (4, False, Autoreset.SAME_STEP),
-    ],
-)
-def test_random_programs_with_losses_give_the_stream_of_a_serial_pool(
-    num_shards: int, is_sync: bool, autoreset: Autoreset, make_pools: MakePools
-) -> None:
-    pools = make_pools(num_shards, autoreset=autoreset)
-    pools.both("reset", seeds=range(NUM_ENVS))
-    pools.recv()
-
-    # The pools are the same for all programs, so that a shorter program need not fail.
-    @settings(max_examples=4, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
-    @given(PROGRAMS)
-    def check(program: list[tuple[str, list[int], int]]) -> None:
+def check_program(make_pools: MakePools, setting: Setting | None, data: st.DataObject) -> int:
+    """Run a program with pools of its own; return how often a shard was replaced."""
+    num_shards = data.draw(st.integers(1, 4), "shards")
+    is_sync = data.draw(st.booleans(), "lockstep")
+    autoreset = data.draw(st.sampled_from([Autoreset.NEXT_STEP, Autoreset.SAME_STEP]), "autoreset")
+    window = data.draw(WINDOWS, "window")
+    program = data.draw(PROGRAMS, "program")
+    pools = make_pools(num_shards, setting=setting, autoreset=autoreset, restart_window=window)
+    try:
+        pools.both("reset", seeds=range(NUM_ENVS))
+        pools.recv()
         run(pools, program, num_shards, is_sync=is_sync)
+        counts = pools.ours.statistics()
+    finally:
+        pools.close()
+    assert counts["truncated"] == 0
+    return int(counts["shards_replaced"])
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("setting", [pytest.param(None, id="worker"), pytest.param(SERIAL, id="no worker")])
+def test_random_programs_with_losses_give_the_stream_of_a_serial_pool(
+    setting: Setting | None, implementation: str, make_pools: MakePools
+) -> None:
+    num_replaced = 0
+
+    @few(6)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        nonlocal num_replaced
+        num_replaced += check_program(make_pools, setting, data)
 
     check()
-    assert pools.ours.statistics()["restarts"] > 0
+    assert num_replaced > 0
 
 
 # ---- losses that are not recovered -------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import ray_rows
 from benchmarks.ray_rows import Bench
-from benchmarks.ray_soak import collect_under_faults
+from benchmarks.ray_soak import VARIANTS, collect_under_faults
 from benchmarks.rows import Effort
 from benchmarks.soak import collect
 from tests.integrations.ray.cluster import ROOT, SimulatedCluster
@@ -27,12 +27,14 @@ def test_rows_are_measured_by_turns_over_a_cluster(cluster: SimulatedCluster) ->
     assert len(readings) == 2 and min(readings) > 0
 
 
-def test_collecting_while_actors_and_a_node_are_killed_loses_nothing(cluster: SimulatedCluster) -> None:
+@pytest.mark.parametrize("name", ["steps", "collector-in-actors", "evaluate-in-actors"])
+def test_collecting_while_actors_and_a_node_are_killed_loses_nothing(name: str, cluster: SimulatedCluster) -> None:
     cluster.add_node()
-    (run,), faults = collect_under_faults(cluster, [("CartPole-v1", 8)], seconds=6.0, every=2.0)
+    variant = VARIANTS[name]
+    (run,), faults = collect_under_faults(cluster, [("CartPole-v1", 8)], variant, seconds=6.0, every=2.0)
     assert faults.num_actors >= 1 and faults.num_nodes == 1 and len(cluster.nodes) == 2
     assert run.statistics["shards_replaced"] >= 1 and run.statistics["truncated"] == 0
-    assert (run.digests == collect("CartPole-v1", 8, rounds=run.num_rounds).digests).all()
+    assert (run.digests == collect("CartPole-v1", 8, rounds=run.num_rounds, play=variant.play).digests).all()
 
 
 def test_bench_measures_the_cluster_of_ray_address_and_prints_the_rule(
