@@ -20,8 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from ..errors import ConfigError, require
 from ..measurement.env_names import find_env_fn
+from ..measurement.target import foreign_errors
 from ..values.checks import check_choice, check_seconds, check_whole, nearest
 
 __all__ = ["CatalogEntry", "read_catalog"]
@@ -89,6 +92,9 @@ class CatalogEntry:
 
     def env_fn(self) -> Callable[[], Any]:
         """Return the constructor of the env; ConfigError if there is none."""
+        if ":" not in self.factory:
+            with foreign_errors(f"[{self.name}] factory", ConfigError):
+                gymnasium.spec(self.factory)
         return find_env_fn(self.factory, self.kwargs)
 
 

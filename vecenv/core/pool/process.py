@@ -273,7 +273,8 @@ class ProcessEngine(Engine):
         per_slot = max(len(env_ids) for share in slots for _, env_ids in share)
         num_used = self._slots.num_used
         most = _MOST_ADDED if self._may_add_workers else _MOST_ISOLATED
-        num_reserved = 0 if self.recovery is None else min(most, self.num_envs - num_used)
+        can_add = self.recovery is not None and self._group.lease is None
+        num_reserved = min(most, self.num_envs - num_used) if can_add else 0
         self._slots.reserve(num_reserved)
         plan = spaces.plan_arena(self.num_envs, num_used + num_reserved, per_slot, self.options)
         try:

@@ -26,10 +26,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 from ...values.pickling import adopt_main, load_with_main
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..layout import messages
+from ..layout.native import load
 from ..system.blas_threads import cap_loaded_libraries
 from ..system.clock import Deadline
 from ..system.descriptor import Descriptor, WakeEvent
@@ -120,6 +122,7 @@ def standby_main(server: Connection) -> None:
     set_mark(boot.mark)
     set_title(f"vecenv server: worker of {boot.name}", "vecenv standby")
     cap_loaded_libraries()
+    stock: EnvStock | None = None
     try:
         with _LeaseWatch(server, boot):
             stock = EnvStock(load_with_main(boot.factory), boot.num_envs, boot.rebuild, load_with_main(boot.renewer))
@@ -136,9 +139,13 @@ def standby_main(server: Connection) -> None:
             server.send(Returned(stock.is_fresh and not lease.is_last))
             if lease.is_last:
                 break
-        with _LeaseWatch(server, boot):
-            stock.close()
     except (EOFError, ConnectionError):  # the server has ended
+        pass
+    try:
+        if stock is not None:
+            with _LeaseWatch(server, boot):
+                stock.close()
+    finally:
         kill_tree(0, boot.mark)
 
 
@@ -288,3 +295,6 @@ class _LeaseWatch:
                 return True
             except (EOFError, ConnectionError, pickle.UnpicklingError):  # the lease outlives the server
                 poll.unregister(self._server)
+                native: Any = load()
+                if native is not None:  # a step that holds the GIL for ever must not outlive both
+                    native.watch_parent(0, self._client.duplicate().number, -1, self._boot.mark)

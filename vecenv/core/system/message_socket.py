@@ -97,6 +97,7 @@ class MessageSocket:
         with signals_deferred():
             length = self._socket.recv_into(bytearray(1), 1, socket.MSG_PEEK | socket.MSG_TRUNC)
             if length > MOST_NBYTES:
+                self._socket.recv(1)  # the packet is dropped as a whole
                 raise BadMessage(f"a message of {length} bytes; the longest one has {MOST_NBYTES}")
             data, ancillary, _, _ = self._socket.recvmsg(max(1, length), _ANCILLARY_NBYTES, socket.MSG_CMSG_CLOEXEC)
             descriptors = [Descriptor(number) for kind in ancillary for number in _numbers_of(*kind)]
