@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 from typing import Any
 
 import gymnasium
@@ -115,6 +116,42 @@ def test_managers_collectors_and_evaluations_take_leased_envs() -> None:
         server.await_idle(2)
 
 
+def test_saved_state_continues_in_leased_envs() -> None:
+    with serving(workers=2) as server:
+        with VectorEnv(server.lease(2)) as envs:
+            play(envs, 5)
+            state = envs.state_dict()
+            expected = comparable(envs.step(np.array([0, 1])))
+        server.await_idle(2)
+        with VectorEnv(server.lease(2)) as envs:
+            envs.load_state_dict(state)
+            assert comparable(envs.step(np.array([0, 1]))) == expected
+        server.await_idle(2)
+
+
+def test_spare_envs_are_leased_as_well() -> None:
+    with serving(workers=2, envs_per_worker=2) as server:
+        with VectorEnv(server.lease(2), num_spare_envs=2) as envs:
+            assert len(envs.worker_pids) == 2
+            play(envs)
+        server.await_idle(2)
+
+
+def test_ctrl_c_ends_the_wait_for_a_lease() -> None:
+    with serving(workers=1) as server, VectorEnv(server.lease(1)):
+        killer = threading.Thread(target=lambda: _interrupt_when_waiting(server))
+        killer.start()
+        with pytest.raises(KeyboardInterrupt):
+            VectorEnv(server.lease(1))
+        killer.join()
+        wait_until(lambda: len(server.leases()) == 1)
+
+
+def _interrupt_when_waiting(server: ServerProgram) -> None:
+    wait_until(lambda: [one["is_granted"] for one in server.leases()] == [True, False])
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_stable_baselines_takes_leased_envs() -> None:
     pytest.importorskip("stable_baselines3", exc_type=ImportError)
     from vecenv.integrations.sb3 import SB3VecEnv
@@ -160,7 +197,7 @@ def test_wrong_requests_are_refused_in_one_line() -> None:
             with pytest.raises(ConfigError, match=text):
                 VectorEnv(server.lease(num_envs, **options))
         for options, text in (
-            ({"num_workers": 1}, "num_workers: leased envs are in workers of an env server"),
+            ({"num_workers": 3}, "num_workers=3: the env server has 1 envs 'env' in each worker, so 1 envs are in 1"),
             ({"threads_per_worker": 2}, "threads_per_worker: leased"),
         ):
             with pytest.raises(ConfigError, match=text):

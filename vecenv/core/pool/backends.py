@@ -15,6 +15,7 @@ from ..host.replay import Snapshotter
 from ..layout.flags import Autoreset
 from ..operations.engine import Engine, ResumeLike
 from ..options import AUTO, Limits, PoolOptions, check_env_fns
+from ..processes.leased_workers import is_leased
 from ..spares.resets import SpareRule
 from .pool import Pool
 from .process import ProcessEngine, ProcessPool, measure_first_env
@@ -65,10 +66,13 @@ def make_pool(
         backend = "serial"
         options = dataclasses.replace(options, num_workers=None, limits=Limits(construct=None, close=None))
     mode = options.autoreset
+    if is_leased(env_fns) and backend == AUTO:  # there is nothing to choose
+        backend = "process"
     if spares is not None:
         fns = check_env_fns(env_fns)
         env_fns = fns + list(spares.env_fns or (fns[number % len(fns)] for number in range(spares.num_spares)))
         is_open = options.num_workers is None and spares.num_spares and backend in ("process", "serial")
+        is_open = is_open and not is_leased(env_fns)
         num_workers = len(env_fns) if is_open else options.num_workers
         options = dataclasses.replace(options, autoreset=Autoreset.DISABLED, leases=0, num_workers=num_workers)
     if backend == AUTO:

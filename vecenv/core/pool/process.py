@@ -205,16 +205,18 @@ class ProcessEngine(Engine):
 
     def _open_lease(self, lease: LeasedWorkers) -> None:
         """Get the workers of a lease, whose number the env server decides."""
-        for key, value, default in (
-            ("num_workers", self.options.num_workers, (None, AUTO)),
-            ("threads_per_worker", self.options.threads_per_worker, (1,)),
-            ("worker_init", self.options.worker_init, (None,)),
-        ):
-            if value not in default:
+        for key, default in (("threads_per_worker", 1), ("worker_init", None)):
+            if getattr(self.options, key) != default:
                 raise ConfigError(f"{key}: leased envs are in workers of an env server, which decides it", key=key)
         self._group.keep_lease(lease)
         lease.open()
         self.num_workers = -(-self.num_envs // lease.envs_per_worker)
+        if self.options.num_workers not in (None, AUTO, self.num_workers):
+            raise ConfigError(
+                f"num_workers={self.options.num_workers}: the env server has {lease.envs_per_worker} envs "
+                f"{lease.leased.name!r} in each worker, so {self.num_envs} envs are in {self.num_workers} workers",
+                key="num_workers",
+            )
         self.options = dataclasses.replace(self.options, num_workers=self.num_workers)
 
     def _make_starts(self, check_not_closing: Callable[[str], None]) -> WorkerStarts:

@@ -29,7 +29,7 @@ from .env_stock import LeasedEnv
 from .worker import Worker
 from .worker_main import Boot
 
-__all__ = ["LeasedWorkers", "build_of_program"]
+__all__ = ["LeasedWorkers", "build_of_program", "is_leased"]
 
 #: How long the server may take to tell how a worker has ended, in seconds.
 _EXIT_SECONDS = 1.0
@@ -41,6 +41,11 @@ def build_of_program() -> dict[str, str]:
     """Return the releases that a client and its server must share, for they exchange pickles and memory."""
     python = f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"
     return {"vecenv": __version__, "Python": python, "engine": implementation()}
+
+
+def is_leased(env_fns: Any) -> bool:
+    """Return whether the first one of these env factories takes a leased env."""
+    return isinstance(env_fns, Sequence) and len(env_fns) > 0 and bool(find_objects(env_fns[0], LeasedEnv))
 
 
 class LeasedProcess:
