@@ -37,14 +37,23 @@ def test_leased_envs_answer_as_own_ones_in_each_lease() -> None:
             server.await_idle(2)
 
 
-@pytest.mark.parametrize("kind", [toys.ToyEnv, toys.CountEnv, toys.KeepsAction, toys.NoisyGlobal, toys.SpaceEnv])
+#: All toys whose steps do not fail.
+TOYS = [toys.ToyEnv, toys.CountEnv, toys.NullEnv, toys.FrameEnv, toys.BusyEnv, toys.SleepEnv, toys.FixedSleepEnv]
+TOYS += [toys.KeepsAction, toys.KeepsInfo, toys.KeepsOptions, toys.NoisyGlobal, toys.SpaceEnv, toys.AliasedObs]
+TOYS += [toys.LeaksMemory, toys.HugeInfo]
+
+
 @pytest.mark.parametrize("rebuild", ["if-needed", "always"])
-def test_toys_answer_as_new_ones_in_each_lease(kind: type[Any], rebuild: str) -> None:
-    own = rows_of([kind] * 2)
-    with serving(f"vecenv.envs.toys:{kind.__name__}", rebuild=f'"{rebuild}"') as server:
-        for _ in range(2):
-            assert rows_of(server.lease(2)) == own
-            server.await_idle(2)
+def test_every_toy_answers_as_a_new_one_in_each_lease(rebuild: str) -> None:
+    tables = [
+        f'[{kind.__name__}]\nfactory = "vecenv.envs.toys:{kind.__name__}"\nrebuild = "{rebuild}"' for kind in TOYS
+    ]
+    with serving(workers=1, others="\n".join(tables)) as server:
+        for kind in TOYS:
+            own = rows_of([kind])
+            for number in range(2):
+                server.await_idle(1, kind.__name__)
+                assert rows_of(server.lease(1, kind.__name__)) == own, f"{kind.__name__}, lease {number}"
 
 
 def test_envs_that_calls_have_changed_are_rebuilt() -> None:

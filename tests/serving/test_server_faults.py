@@ -196,6 +196,19 @@ def test_worker_that_dies_while_idle_is_replaced() -> None:
         server.await_idle(2)
 
 
+def test_processes_of_envs_live_as_long_as_their_worker() -> None:
+    with serving("vecenv.envs.toys:SpawnsChild", rebuild='"never"') as server:
+        with VectorEnv(server.lease(2)) as envs:
+            children = envs.reset(seed=1)[1]["child_pid"].tolist()
+        server.await_idle(2)
+        assert all(map(psutil.pid_exists, children))
+        with VectorEnv(server.lease(2), failures="raise") as envs:
+            assert envs.reset(seed=1)[1]["child_pid"].tolist() == children
+            os.kill(envs.pool.worker_pids[0], signal.SIGKILL)
+            wait_until(lambda: not psutil.pid_exists(children[0]))
+        server.await_idle(2)
+
+
 # ---- messages ------------------------------------------------------------------------------------
 
 
