@@ -11,5 +11,8 @@ preload         modules of the main fork server
 env_modules     the modules that env factories need
 import_client   starts import servers, which import those modules once, and chooses one
 import_server   an import server itself
+standby         the process of a worker that an env server lends to one pool after the other
+env_stock       the envs that such a worker has built, and the env factory that takes them
+leased_workers  the connection of a pool to an env server
 shared_generators   random generators of modules that forked workers would share
 """

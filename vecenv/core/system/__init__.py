@@ -6,6 +6,7 @@ segment         one named shared-memory mapping
 signals         sections that no signal handler interrupts
 tokens          a semaphore that two processes share
 worker_socket   messages and descriptors over the control socket of a worker
+message_socket  short messages in JSON between an env server and its clients
 start_process   start a worker by fork, forkserver or spawn
 fork_server     processes that import modules once and fork others
 shared_objects  locks, queues and pipes of `multiprocessing` in the pickles for a worker
