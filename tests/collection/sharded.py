@@ -105,6 +105,13 @@ class DrawingPolicy:
         self.num_sets += 1
 
 
+class IgnoringPolicy(DrawingPolicy):
+    """A `DrawingPolicy` that takes any weights, and does not use them."""
+
+    def set_weights(self, weights: Any) -> None:
+        self.num_sets += 1
+
+
 class KeptPolicy(DrawingPolicy):
     """A `DrawingPolicy` whose state survives its shard."""
 

@@ -15,7 +15,14 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from tests.collection.plain_loop import DiceEnv
-from tests.collection.sharded import DrawingPolicy, KeptPolicy, KillingPolicy, ShardedVectorEnv, assert_equal
+from tests.collection.sharded import (
+    DrawingPolicy,
+    IgnoringPolicy,
+    KeptPolicy,
+    KillingPolicy,
+    ShardedVectorEnv,
+    assert_equal,
+)
 from tests.core.shards.model_carrier import ModelCarrier
 from tests.faults.traces import end, wait_until
 from vecenv import Collector, ConfigError, StateError, Transitions, VectorEnv, WorkerDiedError, collect
@@ -111,6 +118,16 @@ def test_weights_are_set_once_and_used_by_whole_batches() -> None:
             ours = next(collector)
             assert_equal(ours, theirs)
             assert ours.version == min(number + 1, 3)
+
+
+def test_weights_are_no_part_of_requests() -> None:
+    with sharded() as envs:
+        collector = collector_of(envs, make_policy=IgnoringPolicy)
+        next(collector)
+        before = envs.statistics()["bytes_up"]
+        collector.set_weights(np.zeros(1 << 17))
+        next(collector)
+        assert 0 < envs.statistics()["bytes_up"] - before < 1 << 14
 
 
 def test_arrays_belong_to_the_caller() -> None:

@@ -18,7 +18,7 @@ from vecenv.core.operations.engine import EnvSpaces
 from vecenv.core.options import PoolOptions
 from vecenv.core.shards.carrier import CarrierEvent, Replied, ShardPlace
 from vecenv.core.shards.frames import FrameKind, FrameLayout, pack_bare
-from vecenv.core.shards.requests import Request, ShardBoot, ShardReport, Steps
+from vecenv.core.shards.requests import ShardBoot, ShardReport, Steps, unpack_request
 from vecenv.core.system.module_files import ModuleFiles
 
 SPACE = spaces.Box(-1.0, 1.0, (4,), np.float32)
@@ -39,12 +39,13 @@ class CannedCarrier:
         report = ShardReport(SPACE, spaces.Discrete(2), None, {"name": "Canned"}, "python", ModuleFiles())
         if self._layout is None:
             plan = EnvSpaces.of(report, self._options).plan_arena(1, 1, 1, self._options)
+            self._actions = plan.action.leaves
             self._layout = FrameLayout(plan, has_records=self._options.failures.recovers)
             self._spec, self._reward_shape = plan.obs, plan.reward_shape
         self._events.append(Replied(shard, pack_bare(0, FrameKind.OPENED, messages.dump(report))))
 
     def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int, shared: Sequence[Any] = ()) -> None:
-        asked: Request = pickle.loads(request)
+        asked = unpack_request(request, self._actions)
         frames = [self._reply(shard, seq, op) for op in asked.ops]
         self._events.append(Replied(shard, frames[0] if frames else pack_bare(seq, FrameKind.EXECUTED)))
 

@@ -33,22 +33,26 @@ def random_rows(plan: ArenaPlan, row_flags: int, seed: int = 0) -> RowRange:
 
 
 def bits(array: np.ndarray) -> bytes:
-    return np.ascontiguousarray(array).tobytes()
+    """Return the bytes of an array, without those between fields."""
+    names = array.dtype.names
+    return b"".join(bits(array[name]) for name in names) if names else np.ascontiguousarray(array).tobytes()
 
 
-def assert_same(rows: RowRange, records: np.ndarray | None, frame: frames.Frame, plan: ArenaPlan) -> None:
+def assert_same(rows: RowRange, records: np.ndarray | None, frame: frames.Frame, layout: FrameLayout) -> None:
     assert frame.count == rows.count
     assert frame.flags == (int(np.bitwise_or.reduce(rows.column("flags"))) if rows.count else 0)
-    for name, values in frame.columns.items():
-        assert bits(values) == bits(records if name == "record" else rows.column(name)), name
-    for leaf in plan.obs.leaves:
-        assert bits(frame.obs[leaf.index]) == bits(rows.obs(leaf.index)), leaf.path
-        assert frame.obs[leaf.index].dtype == leaf.dtype and frame.obs[leaf.index].shape[1:] == leaf.shape
+    for part in (frame.rows.view(layout.row), *(cells for cells in frame.cells if len(cells))):
+        for name in part.dtype.names or ():
+            assert bits(part[name]) == bits(records if name == "record" else rows.column(name)), name
     final_rows = np.flatnonzero(rows.column("flags") & RowFlag.FINAL)
     assert frame.final_rows.tolist() == final_rows.tolist()
-    if len(final_rows):
-        for leaf in plan.obs.leaves:
-            assert bits(frame.final[leaf.index]) == bits(rows.final(leaf.index)[final_rows]), leaf.path
+    obs, final = frame.obs.view(layout.obs), frame.final.view(layout.obs)
+    assert len(layout.obs.names or ()) == len(rows.leaves)
+    for leaf, ours in enumerate(rows.leaves):
+        assert bits(obs[str(leaf)]) == bits(ours)
+        assert obs[str(leaf)].dtype == ours.dtype and obs[str(leaf)].shape == ours.shape
+        if len(final_rows):
+            assert bits(final[str(leaf)]) == bits(rows.final(leaf)[final_rows])
 
 
 @pytest.mark.parametrize("name", ALL_SPACES)
@@ -67,7 +71,7 @@ def test_rows_of_every_space_survive_a_frame(name: str) -> None:
             11,
             b"attachment",
         )
-        assert_same(rows, records, frame, plan)
+        assert_same(rows, records, frame, layout)
         assert len(data) - len(b"attachment") <= layout.most_nbytes(num_envs)
 
 
@@ -75,8 +79,17 @@ def test_plain_steps_carry_no_cells_and_no_attachment() -> None:
     plan = plan_for(ALL_SPACES["box_float32"], 4)
     layout = FrameLayout(plan, has_records=False)
     plain, full = layout.pack(1, random_rows(plan, 0)), layout.pack(1, random_rows(plan, EVERYTHING))
-    assert "info_tags" not in layout.unpack(plain).columns
+    assert [len(cells) for cells in layout.unpack(plain).cells] == [0, 0]
     assert len(full) > len(plain) + 4 * 32 * 9
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_frame_of_another_size_than_its_header_says_is_refused(change: int) -> None:
+    plan = plan_for(ALL_SPACES["box_float32"], 4)
+    layout = FrameLayout(plan, has_records=False)
+    data = bytes(layout.pack(1, random_rows(plan, EVERYTHING)))
+    with pytest.raises(ValueError, match=f"request 1 has {len(data) + change} bytes, and {len(data)} by its header"):
+        layout.unpack(data[:change] if change < 0 else data + b"\0")
 
 
 def test_frame_without_rows_needs_no_layout() -> None:
@@ -93,7 +106,7 @@ def test_frame_holds_65535_rows() -> None:
     plan = plan_for(ALL_SPACES["box_0d"], 65_535)
     layout = FrameLayout(plan, has_records=False)
     rows = random_rows(plan, RowFlag.FINAL)
-    assert_same(rows, None, layout.unpack(frames.join(frames.split(layout.pack(1, rows), 1))), plan)
+    assert_same(rows, None, layout.unpack(frames.join(frames.split(layout.pack(1, rows), 1))), layout)
 
 
 PIECE, MOST = frames.PIECE_NBYTES, frames.MOST_SPLIT_NBYTES

@@ -10,7 +10,7 @@ import pytest
 
 from vecenv.core.shards import shard_link
 from vecenv.core.shards.frames import Frame, FrameKind, unpack_bare
-from vecenv.core.shards.requests import AddInfoKey, Request
+from vecenv.core.shards.requests import AddInfoKey, Request, unpack_request
 from vecenv.core.shards.shard import Shard
 from vecenv.core.shards.shard_link import ShardLink
 from vecenv.core.system.clock import NEVER_NS
@@ -23,7 +23,7 @@ class Sent:
         self.requests: list[Request] = []
 
     def ask(self, shard: int, seq: int, request: bytes, most_nbytes: int, shared: Sequence[Any]) -> None:
-        self.requests.append(pickle.loads(request))
+        self.requests.append(unpack_request(request, ()))
         assert self.requests[-1].seq == seq
 
     def numbers(self) -> list[int]:

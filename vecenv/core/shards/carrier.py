@@ -106,7 +106,7 @@ class Carrier(Protocol):
         Args:
             shard: number of the shard.
             seq: number of the request, for `Unavailable`.
-            request: a pickled `Request`; the carrier may split it into pieces.
+            request: from `pack_request`; the carrier may split it into pieces.
             most_nbytes: size of the largest reply without attachment, for carriers that fix the number of pieces now.
             shared: handles of values, which `execute` gets beside the request.
         """

@@ -145,11 +145,14 @@ class NewestCommands:
         found: Array = self._is_owed[env_ids] & ~self._has_arrived[env_ids] & is_newest
         return found
 
-    def arrive(self, shard: int, env_ids: Array) -> None:
-        """Note that the rows of these envs of a shard have arrived."""
+    def arrive(self, env_ids: Array) -> None:
+        """Note that the rows of these envs have arrived."""
         self._has_arrived[env_ids] = True
         self.num_missing -= len(env_ids)
-        self.num_missing_of[shard] -= len(env_ids)
+        counts = np.bincount(self._shard_of[env_ids])
+        shards = np.flatnonzero(counts)
+        for shard, count in zip(shards.tolist(), counts[shards].tolist()):
+            self.num_missing_of[shard] -= count
         in_order = self._in_order[env_ids]
         self._num_missing -= int(in_order.sum())
         if not in_order.all():

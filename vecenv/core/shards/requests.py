@@ -1,25 +1,39 @@
 """Requests to a shard: numbered lists of operations; and the attachment of replies, with everything that has no column.
 
+A request with nothing but steps is not pickled:
+
+header     int64: seq, ack, least; float64: wait_seconds; int64: count, first, form
+ids        the step_ids and env_ids of the steps, int64 (count,) each; only if `first` is 0, else all envs of the shard
+           are stepped, and `first` is the first step_id
+leaves     the actions, `count` rows of each leaf
+ops        if `count` is 0: the operations, pickled; nothing if there are none
+
 Env ids and step_ids are those of the driver's pool, in both directions. The pool of a shard has the env ids 0, 1, ...;
 `Shard` translates them.
 """
 
 from __future__ import annotations
 
+import itertools
+import pickle
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...statistics import EnvTimes, WorkerTimes
 from ..advice.sizing import Setting
 from ..layout.commands import Commands, RestorePoint
 from ..layout.messages import Outcome
-from ..layout.spec import Array
+from ..layout.spec import Array, Leaf
 from ..options import Limits, PoolOptions
 from ..recovery.resume import Resume
 from ..system.log_records import LogLevels
 from ..system.module_files import ModuleFiles
 from ..system.module_paths import Source
+from .frames import Buffer
 from .shard_counters import CountersCopy
 
 __all__ = [
@@ -38,7 +52,11 @@ __all__ = [
     "ShardReport",
     "Steps",
     "TaskReply",
+    "pack_request",
+    "unpack_request",
 ]
+
+_HEADER = struct.Struct("<3qd3q")
 
 #: An exception for another process, from `messages.pack_error`.
 PackedError = tuple[bytes | None, str, str, str]
@@ -48,7 +66,7 @@ class Steps(NamedTuple):
     """Steps of envs; see `Pool.send_leaves`. A request has at most one per env, and the record of a task any number.
 
     Attributes:
-        step_ids: their numbers: a range, or int64 (n,), increasing.
+        step_ids: their numbers, increasing: a range; in a request to some envs, int64 (n,).
         env_ids: int64 (n,), None for all envs of the shard; in a record, for all of them again and again.
     """
 
@@ -156,6 +174,46 @@ class Request(NamedTuple):
     ops: Sequence[Op]
     least: int
     wait_seconds: float
+
+
+def pack_request(request: Request) -> bytes:
+    """Return the bytes of a request."""
+    seq, ack, ops, least, wait_seconds = request
+    if len(ops) == 1 and isinstance(ops[0], Steps):
+        step_ids, env_ids, leaves, form = ops[0]
+        first = step_ids[0] if env_ids is None else 0
+        parts: list[Any] = [_HEADER.pack(seq, ack, least, wait_seconds, len(step_ids), first, form)]
+        if env_ids is not None:
+            parts += step_ids, env_ids
+        parts += leaves
+        return b"".join(parts)
+    return _HEADER.pack(seq, ack, least, wait_seconds, 0, 0, 0) + (pickle.dumps(ops, protocol=5) if ops else b"")
+
+
+def unpack_request(data: Buffer, leaves: Sequence[Leaf]) -> Request:
+    """Return the request of these bytes; its arrays are read-only views.
+
+    Args:
+        data: from `pack_request`.
+        leaves: of actions.
+
+    Raises:
+        ValueError: steps have another size than their header says.
+    """
+    seq, ack, least, wait_seconds, count, first, form = _HEADER.unpack_from(data)
+    if not count:
+        ops = pickle.loads(memoryview(data)[_HEADER.size :]) if len(data) > _HEADER.size else []
+        return Request(seq, ack, ops, least, wait_seconds)
+    sizes = [0 if first else count * 8] * 2 + [count * leaf.nbytes for leaf in leaves]
+    *starts, nbytes = itertools.accumulate(sizes, initial=_HEADER.size)
+    if len(data) != nbytes:
+        raise ValueError(f"request {seq} has {len(data)} bytes, and {nbytes} by its header")
+    step_ids: range | Array = range(first, first + count)
+    env_ids = None
+    if not first:
+        step_ids, env_ids = (np.frombuffer(data, np.int64, count, start) for start in starts[:2])
+    actions = [np.ndarray((count, *leaf.shape), leaf.dtype, data, start) for leaf, start in zip(leaves, starts[2:])]
+    return Request(seq, ack, [Steps(step_ids, env_ids, tuple(actions), form)], least, wait_seconds)
 
 
 class Attachment(NamedTuple):

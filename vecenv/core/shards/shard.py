@@ -48,6 +48,7 @@ from .requests import (
     ShardReport,
     Steps,
     TaskReply,
+    unpack_request,
 )
 from .shard_counters import CountersCopy, ShardCounters
 from .shard_engine import make_shard_engine
@@ -124,6 +125,7 @@ class Shard:
         pool.relay_messages(self._attach_message)
         for name in boot.info_keys:
             pool.add_info_key(name)
+        self._action_leaves = pool.plan.action.leaves  # also after the pool is closed: a request may come again
         self._has_records = boot.options.failures.recovers
         self._layout = FrameLayout(pool.plan, has_records=self._has_records, first_env_id=boot.first_env_id)
         return ShardReport(
@@ -160,10 +162,10 @@ class Shard:
         The reply to a request that comes again is sent again. A request that comes too early is refused.
 
         Args:
-            request: a pickled `Request`.
+            request: from `pack_request`.
             shared: the values that its operations refer to, in their order.
         """
-        asked: Request = pickle.loads(request)
+        asked = unpack_request(request, self._action_leaves)
         for seq in [seq for seq in self._replies if seq <= asked.ack]:
             del self._replies[seq]
         if asked.seq > self._last + 1:

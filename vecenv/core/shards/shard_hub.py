@@ -104,9 +104,11 @@ class ShardHub(Hub):
         self._most_nbytes = [layout.most_nbytes(len(share)) for share in shares]
         self._all_ids = np.arange(plan.num_envs)
         self._newest = NewestCommands(self._shard_of, len(shares), table.is_owed, table.has_arrived)
-        self.store = RowStore(plan, memory)
+        self.store = RowStore(plan, memory, layout)
         self._next_step_id = 1
         self._actions = plan.actions(memory)  # actions of each env's newest command
+        self._actions_of = [tuple([column[mine] for column in self._actions]) for mine in self._slices]
+        self._replies: dict[int, Frame] = {}  # replies whose rows were not taken yet, one of each shard at most
         self._calls: list[set[int]] = [set() for _ in shares]  # by shard: step_ids of the calls that are not answered
         self._tasks: list[list[TaskCall]] = [[] for _ in shares]  # unended tasks by shard
         self._next_in_task = [1] * len(shares)  # by shard: step_id after those of its tasks
@@ -147,11 +149,12 @@ class ShardHub(Hub):
             self._newest.add(steps, ordered)
             for shard, chosen in self._split(env_ids):
                 if env_ids is None:
-                    mine, step_ids = chosen, range(first + chosen.start, first + chosen.stop)
+                    step_ids = range(first + chosen.start, first + chosen.stop)
+                    op = Steps(step_ids, None, self._actions_of[shard], int(form))
                 else:
-                    mine, step_ids = env_ids[chosen], first + chosen
-                actions = tuple(column[mine] for column in self._actions)
-                self.links[shard].add(Steps(step_ids, None if env_ids is None else mine, actions, int(form)))
+                    mine = env_ids[chosen]
+                    op = Steps(first + chosen, mine, tuple([column[mine] for column in self._actions]), int(form))
+                self.links[shard].add(op)
                 self._ask(shard, all_rows=ordered)
         if self._first_wait_ns:
             self._waited_ns += now_ns() - began_ns
@@ -342,8 +345,11 @@ class ShardHub(Hub):
         self._woken_ns = woken = now_ns()
         self._silent_ns += min(woken - now, _MOST_SILENT_NS)
         with signals_deferred():
-            for event in events:
-                self._take(event)
+            try:
+                for event in events:
+                    self._take(event)
+            finally:
+                self._take_rows()
         if self.supervisor.take_failure():
             return Event("descriptor", -1)
         late_ns = now_ns() - deadline_ns
@@ -391,6 +397,8 @@ class ShardHub(Hub):
     def _take(self, event: CarrierEvent) -> None:
         link = self.links[event.shard]
         self._unasked.add(event.shard)
+        if not isinstance(event, Replied):
+            self._take_rows()  # these came earlier
         if not link.is_open or not isinstance(event, Replied):
             self._due_ns = 0
         if isinstance(event, Lost):
@@ -407,13 +415,13 @@ class ShardHub(Hub):
         link.bytes_down += len(event.data)
         self._answered_ns[event.shard] = self._woken_ns
         for frame in link.receive(self._layout.unpack(event.data)):
+            if event.shard in self._replies:
+                self._take_rows()
             self._num_steps[event.shard] = self._steps_before[event.shard] + frame.num_steps
             if len(frame.attachment):
                 self._take_attachment(event.shard, load(frame.attachment))
-            if "record" in frame.columns:
-                self.store.put_records(frame.columns["record"], frame.columns["env_id"])
             if frame.count:
-                self._take_rows(event.shard, frame)
+                self._replies[event.shard] = frame
 
     def _take_attachment(self, shard: int, attachment: Attachment) -> None:
         if attachment.task is not None:  # before the restore points that are among its commands
@@ -429,14 +437,18 @@ class ShardHub(Hub):
                 add_notes(error, [f"raised in shard {shard}"])
             self._errors.append((shard, error))
 
-    def _take_rows(self, shard: int, frame: Frame) -> None:
-        """Take the rows of a frame, except those of superseded commands."""
-        ids = frame.columns["env_id"]
-        is_taken = self._newest.select_awaited(ids, frame.columns["step_id"])
-        ids = ids[is_taken]
-        if len(ids):
-            self.store.take(frame, is_taken, ids)
-            self._newest.arrive(shard, ids)
+    def _take_rows(self) -> None:
+        """Take the rows of replies, at most one of each shard, except the rows of superseded commands."""
+        if not self._replies:
+            return
+        frames, self._replies = list(self._replies.values()), {}
+        rows = np.concatenate([frame.rows for frame in frames]).view(self._layout.row)
+        env_ids = rows["env_id"]
+        if self._journal is not None:
+            self.store.put_records(rows["record"], env_ids)
+        is_taken = self._newest.select_awaited(env_ids, rows["step_id"])
+        self.store.take(frames, rows, is_taken)
+        self._newest.arrive(env_ids[is_taken])
 
     # ---- messages and state ----------------------------------------------------------------
 

@@ -9,13 +9,12 @@ sent any number of times. At most two are in flight: while the shard executes on
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 from ..system.clock import NEVER_NS
 from .carrier import Carrier
 from .frames import Frame, FrameKind
-from .requests import Op, Request
+from .requests import Op, Request, pack_request
 
 __all__ = ["PATIENCE_SECONDS", "POLL_NS", "ShardLink"]
 
@@ -98,7 +97,7 @@ class ShardLink:
             return False
         self._begins_to_wait |= not self._in_flight
         self._last += 1
-        request = pickle.dumps(Request(self._last, self._received, self._ops, least, PATIENCE_SECONDS), protocol=5)
+        request = pack_request(Request(self._last, self._received, self._ops, least, PATIENCE_SECONDS))
         self._in_flight[self._last] = request, most_nbytes, self._shared
         self._ops, self._shared = [], []
         self._send(self._last)
