@@ -1,4 +1,4 @@
-"""Envs of an env server: how long a lease takes, and what its steps cost; see `vecenv serve`."""
+"""Envs of an env server: the time of a lease, and the speed of its steps; see `vecenv serve`."""
 
 from __future__ import annotations
 
