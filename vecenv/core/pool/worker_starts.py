@@ -530,7 +530,7 @@ class WorkerStarts:
         options = self._options
         slots = [(slot, self._slots.served_by(slot, worker.env_ids)) for slot in worker.slots]
         own_jobs = {env_id: jobs[env_id] for env_id in worker.env_ids if env_id in jobs}
-        core = None if worker.is_leased else preferred_core(worker.worker_id, self._num_workers)
+        core = preferred_core(worker.worker_id, self._num_workers)
         attach = Attach(self._plan, slots, options.autoreset, self.spin_ns, options.infos, own_jobs, core)
         worker.send_attach(attach, descriptors)
 

@@ -227,7 +227,7 @@ def _has_generator(env: Any) -> bool:
 def _remove_generator(env: Any) -> None:
     """Remove the generator `np_random` of the innermost env, so that the next reset makes it."""
     *_, base = _layers(env)
-    if _may_have(base, "_np_random"):
+    if get_own_attr(base, "_np_random", MISSING) is not MISSING:
         set_own_attr(base, "_np_random", None)
         set_own_attr(base, "_np_random_seed", None)
 
