@@ -39,6 +39,7 @@ __all__ = [
     "growth",
     "large_ratio",
     "node_seconds",
+    "peer_ratio",
     "plain_ratio",
     "replacement_seconds",
     "split_gain",
@@ -299,9 +300,7 @@ def plain_ratio(env_fn: EnvFn, num_envs: int, num_steps: int, bench: Bench) -> R
         Transitions per second divided by those of plain actors; CPU time of the driver per transition minus theirs, in
         microseconds.
     """
-    ours = functools.partial(
-        *(_CollectorMode, "shards", 2 * num_envs, num_steps), over_ray=True, env_fn=env_fn, num_workers="auto"
-    )
+    ours = _shards_of_chosen_workers(env_fn, num_envs, num_steps)
     plain = functools.partial(
         *(PlainActorMode, env_fn, LinearPolicy), num_shards=2, num_envs=num_envs, num_steps=num_steps
     )
@@ -312,6 +311,26 @@ def plain_ratio(env_fn: EnvFn, num_envs: int, num_steps: int, bench: Bench) -> R
 
     more = [cpu_us(windows["shards"]) - cpu_us(windows["plain actors"]) for windows in rounds]
     return _ratios(rounds, "shards", "plain actors"), more
+
+
+def peer_ratio(
+    peer: Callable[..., Mode], name: str, env_fn: EnvFn, num_envs: int, num_steps: int, bench: Bench
+) -> Readings:
+    """Return transitions per second of collectors in 2 shards, divided by those of another library's.
+
+    Args:
+        peer, name: the mode of the other library, and its name.
+        env_fn, num_envs, num_steps, bench: as for `plain_ratio`.
+    """
+    theirs = functools.partial(peer, env_fn, num_shards=2, num_envs=num_envs, num_steps=num_steps)
+    rounds = bench.take_turns(theirs, _shards_of_chosen_workers(env_fn, num_envs, num_steps))
+    return (_ratios(rounds, "shards", name),)
+
+
+def _shards_of_chosen_workers(env_fn: EnvFn, num_envs: int, num_steps: int) -> Callable[[], Mode]:
+    return functools.partial(
+        *(_CollectorMode, "shards", 2 * num_envs, num_steps), over_ray=True, env_fn=env_fn, num_workers="auto"
+    )
 
 
 # ---- deaths ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from benchmarks import ray_rows
 from benchmarks.promises import Row, add_row_options, finish, measure_row, rows_to_measure
+from benchmarks.ray_peers import RLlibRunnersMode, TorchRLCollectorMode
 from benchmarks.ray_rows import NODE_CPUS, Bench, Readings
 from benchmarks.rows import Effort
 from benchmarks.simulated_cluster import simulated_cluster
@@ -25,6 +26,7 @@ from vecenv.cli.options import count, seconds
 from vecenv.envs.toys import BusyEnv
 from vecenv.errors import require
 from vecenv.measurement import machine
+from vecenv.measurement.measure import Mode
 from vecenv.measurement.target import EnvFn
 
 
@@ -40,18 +42,25 @@ def _rows(
 
 
 def _plain_rows(env_fn: EnvFn, name: str, num_envs: int, num_steps: int, asked: float) -> list[Row]:
-    """Return the rows of collectors in shards next to plain actors: their speed, and the CPU time of the driver."""
+    """Return the rows of collectors in shards next to plain actors, RLlib and TorchRL."""
     measure_rows = functools.partial(ray_rows.plain_ratio, env_fn, num_envs, num_steps)
     speed, cpu = "x plain actors", "us per transition"
 
     def reader(index: int) -> Callable[[Bench], list[float]]:
         return lambda bench: bench.readings(measure_rows, index)
 
+    def peer_row(peer: str, mode: Callable[..., Mode]) -> Row:
+        measure_row = functools.partial(ray_rows.peer_ratio, mode, peer, env_fn, num_envs, num_steps)
+        about = f"the same, {name}, {num_envs} envs each: speed next to {peer}"
+        return Row(about, 1.0, lambda bench: bench.readings(measure_row, 0), f"x {peer}")
+
     return [
         Row(f"collector, 2 shards x 1 CPU, {name}, {num_envs} envs each", asked, reader(0), speed),
         Row(
             f"the same, {name}, {num_envs} envs each: CPU of the driver minus plain actors'", 0.2, reader(1), cpu, False
         ),
+        peer_row("RLlib", RLlibRunnersMode),
+        peer_row("TorchRL", TorchRLCollectorMode),
     ]
 
 
