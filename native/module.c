@@ -39,6 +39,30 @@ PyDoc_STRVAR(watch_parent_doc,
 "process's end of the socket. mark: the processes with this mark are killed, too; '' for none.\n"
 "Starts a native thread and returns. Raises OSError.");
 
+static PyObject *
+watch_lease(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int server, client, over, close_ms;
+    const char *mark;
+    if (!PyArg_ParseTuple(args, "iiiis:watch_lease", &server, &client, &over, &close_ms, &mark)) {
+        return NULL;
+    }
+    int error = vecenv_watch_lease(server, client, over, close_ms, mark);
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(watch_lease_doc,
+"watch_lease(server, client, over, close_ms, mark, /)\n--\n\n"
+"Kill this process group once its env server and its client have both ended.\n\n"
+"server: a socket to the server. client: a pidfd. over: an eventfd; once it is readable, the watch\n"
+"ends. close_ms: the time that this process then has, in milliseconds; -1: no limit. mark: the\n"
+"processes with this mark are killed, too. The descriptors are duplicated. Starts a native thread\n"
+"and returns. Raises OSError.");
+
 PyDoc_STRVAR(timesteps_doc,
 "timesteps(type, obs, rewards, /)\n--\n\n"
 "Make one `type(obs, reward, False, {})` per row.\n\n"
@@ -133,6 +157,7 @@ static PyMethodDef module_methods[] = {
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
     {"counted", vecenv_counted, METH_VARARGS, counted_doc},
     {"watch_parent", watch_parent, METH_VARARGS, watch_parent_doc},
+    {"watch_lease", watch_lease, METH_VARARGS, watch_lease_doc},
     {"exchange", exchange, METH_VARARGS, exchange_doc},
     {NULL, NULL, 0, NULL},
 };

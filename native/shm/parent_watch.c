@@ -3,11 +3,13 @@
 
 #include "shm/marked.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -56,6 +58,33 @@ is_orphan(void)
         kill_all();
     }
     return true;
+}
+
+/* Start a detached thread. Signals belong to the env: the thread blocks all of them. */
+static int
+start_watcher(void *(*watcher)(void *), void *argument)
+{
+    pthread_attr_t attributes;
+    int error = pthread_attr_init(&attributes);
+    if (error != 0) {
+        return error;
+    }
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, WATCH_STACK_NBYTES);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t thread;
+    error = pthread_create(&thread, &attributes, watcher, argument);
+    if (error == EINVAL) { /* the thread-local memory of libraries exceeds the stack */
+        pthread_attr_destroy(&attributes);
+        pthread_attr_init(&attributes);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        error = pthread_create(&thread, &attributes, watcher, argument);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error;
 }
 
 static void
@@ -114,26 +143,76 @@ vecenv_watch_parent(pid_t pid, int pidfd, int connection, const char *mark)
     if (sigaction(SIGCONT, &action, NULL) < 0 || prctl(PR_SET_PDEATHSIG, SIGCONT) < 0) {
         return errno;
     }
-    pthread_attr_t attributes;
-    int error = pthread_attr_init(&attributes);
+    return start_watcher(watch, (void *)(intptr_t)connection);
+}
+
+/* ---- leases ------------------------------------------------------------------------- */
+
+enum { OVER, SERVER, CLIENT, NUM_ENDS };
+
+typedef struct {
+    struct pollfd ends[NUM_ENDS];
+    int close_ms;
+} lease_watch;
+
+static void
+free_lease(lease_watch *lease, const int *numbers)
+{
+    for (int i = 0; i < NUM_ENDS; i++) {
+        if (numbers[i] >= 0) {
+            close(numbers[i]);
+        }
+    }
+    free(lease);
+}
+
+static void *
+watch_lease(void *argument)
+{
+    lease_watch *lease = argument;
+    struct pollfd *ends = lease->ends;
+    int numbers[NUM_ENDS] = {ends[OVER].fd, ends[SERVER].fd, ends[CLIENT].fd};
+    while (ends[SERVER].fd >= 0 || ends[CLIENT].fd >= 0) {
+        if (poll(ends, NUM_ENDS, -1) < 0) {
+            continue;
+        }
+        if (ends[OVER].revents) {
+            free_lease(lease, numbers);
+            return NULL;
+        }
+        for (int i = SERVER; i <= CLIENT; i++) {
+            if (ends[i].fd >= 0 && ends[i].revents) {
+                ends[i].fd = -1; /* it has ended; poll leaves negative numbers out */
+            }
+        }
+    }
+    if (poll(ends, 1, lease->close_ms) <= 0) {
+        kill_all();
+    }
+    free_lease(lease, numbers);
+    return NULL;
+}
+
+int
+vecenv_watch_lease(int server, int client, int over, int close_ms, const char *mark)
+{
+    lease_watch *lease = calloc(1, sizeof *lease);
+    if (lease == NULL || strlen(mark) >= sizeof own_mark) {
+        free(lease);
+        return lease == NULL ? ENOMEM : ENAMETOOLONG;
+    }
+    strcpy(own_mark, mark);
+    lease->close_ms = close_ms;
+    int numbers[NUM_ENDS] = {over, server, client};
+    int error = 0;
+    for (int i = 0; i < NUM_ENDS; i++) {
+        numbers[i] = fcntl(numbers[i], F_DUPFD_CLOEXEC, 0);
+        error = numbers[i] < 0 && error == 0 ? errno : error;
+        lease->ends[i] = (struct pollfd){.fd = numbers[i], .events = i == SERVER ? 0 : POLLIN};
+    }
+    error = error != 0 ? error : start_watcher(watch_lease, lease);
     if (error != 0) {
-        return error;
+        free_lease(lease, numbers);
     }
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, WATCH_STACK_NBYTES);
-    /* Signals belong to the env: the watcher's thread blocks all of them. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_t thread;
-    error = pthread_create(&thread, &attributes, watch, (void *)(intptr_t)connection);
-    if (error == EINVAL) { /* the thread-local memory of libraries exceeds the stack */
-        pthread_attr_destroy(&attributes);
-        pthread_attr_init(&attributes);
-        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-        error = pthread_create(&thread, &attributes, watch, (void *)(intptr_t)connection);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     return error;
 }

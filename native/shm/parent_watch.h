@@ -12,6 +12,12 @@
  * stopped process is continued first. Takes ownership of `pidfd`. Returns 0 or an errno. */
 int vecenv_watch_parent(pid_t pid, int pidfd, int connection, const char *mark);
 
+/* Start a detached thread that kills this process group, and the processes with `mark`, once both
+ * the other end of the socket `server` is closed and the process of the pidfd `client` has ended,
+ * and `close_ms` milliseconds later (-1: never) `over` is not readable. The thread ends as soon as
+ * `over` is readable. Uses duplicates of the descriptors. Returns 0 or an errno. */
+int vecenv_watch_lease(int server, int client, int over, int close_ms, const char *mark);
+
 /* A call that took longer than this may include a stop of the process (SIGSTOP), during which the
  * parent may have ended. */
 #define VECENV_MAYBE_STOPPED_NS 100000

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,13 @@ def stopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("STOPPER", str(path))
     yield path
     path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a short path, for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.mark.parametrize("stage", ["idle", "step", "attach"])
@@ -160,6 +168,37 @@ def test_killed_server_and_client_leave_no_worker(stage: str) -> None:
         server.kill()
         kill(client)
         wait_until(lambda: not any(map(psutil.pid_exists, every)))
+
+
+def test_step_that_holds_the_gil_ends_with_server_and_client(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    with serving("vecenv.envs.toys:HangInC", close_seconds="0.2", kwargs=f'{{once = "{began}"}}') as server:
+        every = workers_of(server)
+        client = start_client(server, "step")
+        wait_until(began.exists)
+        server.kill()
+        kill(client)
+        wait_until(lambda: not any(map(psutil.pid_exists, every)))
+
+
+def test_killed_server_leaves_no_worker_that_is_built(short_folder: Path) -> None:
+    server = ServerProgram(
+        short_folder, '[env]\nfactory = "vecenv.envs.toys:HangAtInit"\nclose_seconds = 0.1\nworkers = 2'
+    )
+    wait_until(lambda: server.envs().get("env", {}).get("building") == 2)
+    every = workers_of(server)
+    server.kill()
+    wait_until(lambda: not any(map(psutil.pid_exists, every)))
+
+
+def test_client_that_ends_while_it_waits_is_forgotten() -> None:
+    with serving() as server, VectorEnv(server.lease(2)):
+        code = f"import vecenv; vecenv.VectorEnv(vecenv.lease('env', 1, socket={server.socket!r}))"
+        client = subprocess.Popen([sys.executable, "-c", code])
+        wait_until(lambda: [one["is_granted"] for one in server.leases()] == [True, False])
+        client.kill()
+        client.wait()
+        wait_until(lambda: len(server.leases()) == 1)
 
 
 def test_server_that_starts_after_a_kill_replaces_the_socket(tmp_path: Path) -> None:

@@ -259,6 +259,12 @@ class _LeaseWatch:
         self._thread = threading.Thread(target=self._watch, name="lease", daemon=True)
 
     def __enter__(self) -> None:
+        native: Any = load()
+        if self._client is not None and native is not None:  # a step may hold the GIL for ever
+            seconds = self._boot.close_seconds
+            close_ms = -1 if seconds is None else int(1e3 * seconds)
+            over = self._over.descriptor.number
+            native.watch_lease(self._server.fileno(), self._client.number, over, close_ms, self._boot.mark)
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -295,6 +301,3 @@ class _LeaseWatch:
                 return True
             except (EOFError, ConnectionError, pickle.UnpicklingError):  # the lease outlives the server
                 poll.unregister(self._server)
-                native: Any = load()
-                if native is not None:  # a step that holds the GIL for ever must not outlive both
-                    native.watch_parent(0, self._client.duplicate().number, -1, self._boot.mark)
