@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ... import __version__
@@ -92,7 +92,7 @@ class LeasedProcess:
     @property
     def exitcode(self) -> int | None:
         """How the process has ended; None: its lease has ended, or the server does not know."""
-        if self._pidfd.closed or not select.select([self._pidfd], [], [], 0)[0]:
+        if self._pidfd.closed or not wait([self._pidfd.number], 0):
             return None
         return self._exit_code_of(self.number)
 
@@ -134,12 +134,12 @@ class LeasedWorkers:
         """Return the workers for these env factories; None if they build their envs.
 
         Raises:
-            ConfigError: only some of the envs are leased, or they come from several leases.
+            ConfigError: the first env is leased and another one is not, or they come from several leases.
         """
+        if not is_leased(env_fns):  # a search in all of them would take long
+            return None
         found = [find_objects(env_fn, LeasedEnv) for env_fn in env_fns]
         kinds = {leased for one in found for leased in one}
-        if not kinds:
-            return None
         if len(kinds) > 1 or not all(found):
             what = "; ".join(sorted(one.as_text() for one in kinds))
             raise ConfigError(

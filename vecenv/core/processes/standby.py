@@ -25,7 +25,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ...values.pickling import adopt_main, load_with_main
@@ -278,7 +278,7 @@ class _LeaseWatch:
         deadline = Deadline(self._boot.close_seconds)
         while not deadline.is_over():
             self._stop()
-            if select.select([self._over.descriptor], [], [], _STOP_SECONDS)[0]:
+            if wait([self._over.descriptor.number], _STOP_SECONDS):
                 return
         kill_tree(0, self._boot.mark)
         os.killpg(0, signal.SIGKILL)

@@ -7,11 +7,11 @@ itself, and the contents are no code, so a program that sends anything else does
 from __future__ import annotations
 
 import json
-import select
 import socket
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
 from ...errors import VecenvError
@@ -115,8 +115,7 @@ class MessageSocket:
 
     def await_message(self, deadline: Deadline) -> bool:
         """Wait until a message can be received, or the other end is closed; return False at the deadline."""
-        left = deadline.seconds_left()
-        return bool(select.select([self], [], [], left)[0])
+        return bool(wait([self.fileno()], deadline.seconds_left()))
 
 
 def _numbers_of(level: int, kind: int, data: bytes) -> list[int]:
