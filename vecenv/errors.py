@@ -80,6 +80,7 @@ EXTRAS = {
     "rl_games": ("rl-games>=1.6",),
     "rllib": ("ray[rllib]>=2.50",),
     "sb3": ("stable-baselines3>=2.3",),
+    "serve": ("tomli>=2",),
     "tianshou": ("tianshou>=2.0",),
     "torch": ("torch>=2.0",),
     "torchrl": ("torchrl>=0.14",),

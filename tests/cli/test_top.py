@@ -251,7 +251,7 @@ def test_top_shows_the_workers_and_envs_of_shards(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     send_all_counters(monkeypatch)
-    with LocalPool([ShortEpisodes] * 5, setting=setting, context="fork") as pool:
+    with LocalPool([ShortEpisodes] * 5, setting=setting, shard_context="fork") as pool:
         pool.start()
         before = numbers(capsys)
         pool.reset(seeds=range(5))
@@ -281,7 +281,7 @@ def test_top_shows_the_new_workers_of_shards(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send_all_counters(monkeypatch)
-    with LocalPool([NullEnv] * 4, context="fork") as pool:
+    with LocalPool([NullEnv] * 4, shard_context="fork") as pool:
         pool.start()
         pool.reset(seeds=range(4))
         pool.recv()
@@ -302,7 +302,7 @@ def test_top_without_timings_shows_the_workers_of_shards(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send_all_counters(monkeypatch)
-    with LocalPool([NullEnv] * 4, context="fork", timings=False) as pool:
+    with LocalPool([NullEnv] * 4, shard_context="fork", timings=False) as pool:
         pool.start()
         pool.reset(seeds=range(4))
         pool.recv()

@@ -21,7 +21,7 @@ class LocalPool(Pool):
     """A pool of two shards that recovers; options of PoolOptions and of its failures alike.
 
     A shard has a worker, which is a child of its process, unless `num_cpus` or `setting` says something else. The
-    processes of shards start by the method `context`.
+    processes of shards start by the method `shard_context`.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class LocalPool(Pool):
         shard_timeout: float = 30.0,
         num_cpus: int | None = None,
         setting: Setting | None = None,
-        context: str = DEFAULT_START_METHOD,
+        shard_context: str = DEFAULT_START_METHOD,
         **options: Any,
     ) -> None:
         policy = {name: options.pop(name) for name in list(options) if name in PoolFailurePolicy.__dataclass_fields__}
         failures = PoolFailurePolicy(**{"on_failure": "recover", **policy})
-        self.carrier = LocalCarrier(context)
+        self.carrier = LocalCarrier(shard_context)
         engine = ShardedEngine(
             env_fns,
             PoolOptions(**{"num_workers": 1, "context": "fork", "failures": failures, **options}),
