@@ -43,6 +43,7 @@ TOYS += [toys.KeepsAction, toys.KeepsInfo, toys.KeepsOptions, toys.NoisyGlobal, 
 TOYS += [toys.LeaksMemory, toys.HugeInfo]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("rebuild", ["if-needed", "always"])
 def test_every_toy_answers_as_a_new_one_in_each_lease(rebuild: str) -> None:
     tables = [
@@ -69,6 +70,7 @@ def test_envs_that_calls_have_changed_are_rebuilt() -> None:
             assert envs.get_attr("gravity") == (9.8, 9.8)
 
 
+@pytest.mark.extended
 def test_envs_that_are_never_rebuilt_stay_in_their_state_and_are_marked() -> None:
     with serving(rebuild='"never"') as server:
         with VectorEnv(server.lease(2)) as envs:
@@ -93,6 +95,7 @@ def test_killed_leased_worker_is_replaced_by_an_idle_one_and_no_row_differs() ->
         server.await_idle(3)
 
 
+@pytest.mark.extended
 def test_fallback_without_c_leases_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
     own = rows_of([MAKE_CARTPOLE] * 2)
@@ -109,6 +112,7 @@ def _push_left(obs: Any, env_id: Any) -> Any:
     return np.zeros(len(obs), int)
 
 
+@pytest.mark.extended
 def test_managers_collectors_and_evaluations_take_leased_envs() -> None:
     with serving(workers=2) as server:
         envs = server.lease(2)
@@ -161,6 +165,7 @@ def _interrupt_when_waiting(server: ServerProgram) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.extended
 def test_stable_baselines_takes_leased_envs() -> None:
     pytest.importorskip("stable_baselines3", exc_type=ImportError)
     from vecenv.integrations.sb3 import SB3VecEnv
@@ -250,6 +255,7 @@ def test_lease_ends_after_max_seconds() -> None:
         server.await_idle(1)
 
 
+@pytest.mark.extended
 def test_niceness_of_a_client_ends_with_its_lease() -> None:
     with serving(workers=1, nice="{batch = 7}") as server:
         with VectorEnv(server.lease(1, client="batch")) as envs:

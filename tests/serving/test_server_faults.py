@@ -29,6 +29,8 @@ from vecenv import ConfigError, ShortageError, VectorEnv
 from vecenv.core.system.message_socket import MOST_NBYTES
 from vecenv.serving.requests import ask_server
 
+pytestmark = [pytest.mark.extended]
+
 MAKE_CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
 
 
