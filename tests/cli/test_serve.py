@@ -48,6 +48,14 @@ def test_wrong_arguments_end_in_one_line(tmp_path: Path, words: list[str], text:
     assert text in found.stderr and len(found.stderr.splitlines()) == 1
 
 
+def test_folder_of_the_socket_must_be_private(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o755)
+    found = vecenv("serve", "CartPole-v1", "--socket", str(folder / "s"))
+    assert found.returncode == 2 and "its mode is 0755, expected 0700" in found.stderr
+
+
 def test_path_of_a_socket_that_is_too_long_is_an_error(tmp_path: Path) -> None:
     found = vecenv("serve", "CartPole-v1", "--socket", str(tmp_path / ("s" * 110)))
     assert found.returncode == 2 and "107 bytes" in found.stderr

@@ -30,6 +30,7 @@ from ..core.processes.worker import START_ERRORS
 from ..core.system.clock import Deadline, now_ns
 from ..core.system.descriptor import Descriptor
 from ..core.system.message_socket import BadMessage, MessageSocket
+from ..core.system.monitor_files import check_private
 from ..core.system.process_stat import started_at
 from ..core.system.process_tree import kill_tree, new_mark
 from ..core.system.start_process import disown, open_end, start_process
@@ -533,8 +534,13 @@ def _listen(path: str) -> socket.socket:
     """Return the listening socket at a path, with access for this user only; a socket without a server is replaced.
 
     Raises:
-        ConfigError: a server answers there, or the socket cannot be made.
+        ConfigError: a server answers there, other users have access to the folder, or the socket cannot be made.
     """
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        check_private(folder)
+    except OSError as error:
+        raise ConfigError(f"the folder of the socket, {folder}: {error.strerror}") from error
     try:
         MessageSocket.connect(path).close()
     except FileNotFoundError:

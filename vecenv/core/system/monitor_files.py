@@ -25,7 +25,7 @@ from ...own_log import own_logger
 from .descriptor import Descriptor
 from .process_stat import started_at
 
-__all__ = ["MonitorFile", "private_folder", "read_monitor_files"]
+__all__ = ["MonitorFile", "check_private", "private_folder", "read_monitor_files"]
 
 _LOG = own_logger()
 _NAME = re.compile(r"([1-9]\d*)-(\d+)-(\d+)\.json")
@@ -126,8 +126,14 @@ def private_folder() -> str:
     folder = _folders()[0]
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
+    check_private(folder)
+    return folder
+
+
+def check_private(folder: str) -> None:
+    """Raise OSError if a folder is missing, or if other users have access to it."""
     with _opened(folder):
-        return folder
+        pass
 
 
 def _folders() -> list[str]:
