@@ -59,7 +59,7 @@ _LEFT = {
 _ACTOR, _WORKER = "ray::ShardActor", "vecenv worker"
 
 
-# ---- what the program does with the envs -------------------------------------------------------
+# ---- uses of the envs --------------------------------------------------------------------------
 
 
 class _Policy:
@@ -91,7 +91,7 @@ class _Policy:
         self._weights = weights
 
     def get_state(self) -> Any:
-        """Return what a successor of the shard needs."""
+        """Return the state from which a successor of the shard continues."""
         return self._steps, self._weights
 
     def set_state(self, state: Any) -> None:

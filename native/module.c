@@ -16,6 +16,17 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the low bytes of integers, and the low halves of futex words, must come first");
 
+/* Return None, or NULL with an OSError if `error` is not 0. */
+static PyObject *
+none_or_error(int error)
+{
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 watch_parent(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -24,12 +35,7 @@ watch_parent(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "iiis:watch_parent", &pid, &pidfd, &connection, &mark)) {
         return NULL;
     }
-    int error = vecenv_watch_parent((pid_t)pid, pidfd, connection, mark);
-    if (error != 0) {
-        errno = error;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    Py_RETURN_NONE;
+    return none_or_error(vecenv_watch_parent((pid_t)pid, pidfd, connection, mark));
 }
 
 PyDoc_STRVAR(watch_parent_doc,
@@ -47,12 +53,7 @@ watch_lease(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "iiiis:watch_lease", &server, &client, &over, &close_ms, &mark)) {
         return NULL;
     }
-    int error = vecenv_watch_lease(server, client, over, close_ms, mark);
-    if (error != 0) {
-        errno = error;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    Py_RETURN_NONE;
+    return none_or_error(vecenv_watch_lease(server, client, over, close_ms, mark));
 }
 
 PyDoc_STRVAR(watch_lease_doc,

@@ -151,16 +151,16 @@ vecenv_watch_parent(pid_t pid, int pidfd, int connection, const char *mark)
 enum { OVER, SERVER, CLIENT, NUM_ENDS };
 
 typedef struct {
-    struct pollfd ends[NUM_ENDS];
+    int numbers[NUM_ENDS]; /* duplicates of the descriptors, -1 if there is none */
     int close_ms;
 } lease_watch;
 
 static void
-free_lease(lease_watch *lease, const int *numbers)
+free_lease(lease_watch *lease)
 {
     for (int i = 0; i < NUM_ENDS; i++) {
-        if (numbers[i] >= 0) {
-            close(numbers[i]);
+        if (lease->numbers[i] >= 0) {
+            close(lease->numbers[i]);
         }
     }
     free(lease);
@@ -170,14 +170,17 @@ static void *
 watch_lease(void *argument)
 {
     lease_watch *lease = argument;
-    struct pollfd *ends = lease->ends;
-    int numbers[NUM_ENDS] = {ends[OVER].fd, ends[SERVER].fd, ends[CLIENT].fd};
+    struct pollfd ends[NUM_ENDS] = {
+        [OVER] = {.fd = lease->numbers[OVER], .events = POLLIN},
+        [SERVER] = {.fd = lease->numbers[SERVER], .events = 0}, /* POLLHUP is always reported */
+        [CLIENT] = {.fd = lease->numbers[CLIENT], .events = POLLIN},
+    };
     while (ends[SERVER].fd >= 0 || ends[CLIENT].fd >= 0) {
         if (poll(ends, NUM_ENDS, -1) < 0) {
             continue;
         }
         if (ends[OVER].revents) {
-            free_lease(lease, numbers);
+            free_lease(lease);
             return NULL;
         }
         for (int i = SERVER; i <= CLIENT; i++) {
@@ -189,7 +192,7 @@ watch_lease(void *argument)
     if (poll(ends, 1, lease->close_ms) <= 0) {
         kill_all();
     }
-    free_lease(lease, numbers);
+    free_lease(lease);
     return NULL;
 }
 
@@ -203,16 +206,15 @@ vecenv_watch_lease(int server, int client, int over, int close_ms, const char *m
     }
     strcpy(own_mark, mark);
     lease->close_ms = close_ms;
-    int numbers[NUM_ENDS] = {over, server, client};
+    const int given[NUM_ENDS] = {[OVER] = over, [SERVER] = server, [CLIENT] = client};
     int error = 0;
     for (int i = 0; i < NUM_ENDS; i++) {
-        numbers[i] = fcntl(numbers[i], F_DUPFD_CLOEXEC, 0);
-        error = numbers[i] < 0 && error == 0 ? errno : error;
-        lease->ends[i] = (struct pollfd){.fd = numbers[i], .events = i == SERVER ? 0 : POLLIN};
+        lease->numbers[i] = fcntl(given[i], F_DUPFD_CLOEXEC, 0);
+        error = lease->numbers[i] < 0 && error == 0 ? errno : error;
     }
     error = error != 0 ? error : start_watcher(watch_lease, lease);
     if (error != 0) {
-        free_lease(lease, numbers);
+        free_lease(lease);
     }
     return error;
 }

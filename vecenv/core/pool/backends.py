@@ -66,7 +66,7 @@ def make_pool(
         backend = "serial"
         options = dataclasses.replace(options, num_workers=None, limits=Limits(construct=None, close=None))
     mode = options.autoreset
-    if is_leased(env_fns) and backend == AUTO:  # there is nothing to choose
+    if backend == AUTO and is_leased(env_fns):  # there is nothing to choose
         backend = "process"
     if spares is not None:
         fns = check_env_fns(env_fns)

@@ -7,7 +7,7 @@ cells      `count` rows of the cells of infos; only if a row is flagged INFO, an
 final      the numbers of the rows flagged FINAL, int64, and as many rows of the leaves of final observations
 attachment pickled messages; empty for plain steps
 
-So a row is copied at once, whatever the number of its columns. Each value of it begins at a multiple of 8 bytes.
+One copy therefore moves a row with any number of columns. Each value of a row begins at a multiple of 8 bytes.
 """
 
 from __future__ import annotations

@@ -274,7 +274,7 @@ class ShardStarts:
         return [reports[shard] for shard in range(len(reports))]
 
     def show_progress(self) -> None:
-        """Write a line to the log every 5 s while shards are started: how many are ready, and what others wait for."""
+        """Log the number of ready shards, and the needs of the others, every 5 s while shards are started."""
         states = [status.state for status in self.shards]
         if not {ShardState.OPENING, ShardState.LOST, ShardState.BUILDING}.intersection(states):
             self._progress = None
