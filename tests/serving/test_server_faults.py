@@ -35,7 +35,10 @@ MAKE_CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
 
 
 class StopperEnv(gymnasium.Env[Any, Any]):
-    """An env whose step blocks while the file of the environment variable `STOPPER` exists."""
+    """An env whose step blocks while the file of the environment variable `STOPPER` exists.
+
+    A file `began.PID` beside it shows that an env of this process has begun a step.
+    """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -46,7 +49,7 @@ class StopperEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         path = Path(os.environ["STOPPER"])
-        path.with_suffix(".began").touch()
+        path.with_name(f"began.{os.getpid()}").touch()
         while path.exists():
             os.sched_yield()
         return self.np_random.uniform(-1, 1, 2).astype(np.float32), 0.0, False, False, {}
@@ -113,7 +116,7 @@ def test_hanging_step_of_a_killed_client_ends_with_its_worker(stopper: Path) -> 
         pids = workers_of(server)
         stopper.touch()
         client = start_client(server, "step")
-        wait_until(stopper.with_suffix(".began").exists)
+        await_steps_in(pids, stopper)
         kill(client)
         wait_until(lambda: not pids & workers_of(server))
         stopper.unlink()
@@ -128,11 +131,16 @@ def test_hanging_step_of_a_closed_pool_ends_with_its_worker(stopper: Path) -> No
         pids = workers_of(server)
         stopper.touch()
         envs.send(np.array([0, 1]))
-        wait_until(stopper.with_suffix(".began").exists)
+        await_steps_in(pids, stopper)
         envs.close()
         stopper.unlink()
         server.await_idle(2)
         assert not pids & workers_of(server)
+
+
+def await_steps_in(pids: set[int], stopper: Path) -> None:
+    """Wait until an env in each of these processes has begun a step."""
+    wait_until(lambda: all(stopper.with_name(f"began.{pid}").exists() for pid in pids))
 
 
 def workers_of(server: ServerProgram) -> set[int]:
