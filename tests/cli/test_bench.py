@@ -20,7 +20,6 @@ import pytest
 
 import vecenv
 from tests.faults.traces import wait_until
-from tests.one_core import run_on_one_core
 from tests.programs import run_python
 from vecenv.cli import bench, main
 from vecenv.cli.arguments import BENCH_MODES
@@ -141,11 +140,14 @@ ONE_MODE = ["bench", NULL, "--only", "sync", "--rounds", "1", "--envs", "4"]
 
 
 @pytest.mark.extended
-def test_one_mode_prints_its_times_and_verdicts():
-    program = f"from vecenv.cli import main\nassert main({[*ONE_MODE, '--seconds', '1']}) == 0"
-    lines = run_on_one_core(program, "cheap envs: ")
+def test_one_mode_prints_its_times_and_verdicts(run, tmp_path: Path):
+    """The load of the machine decides which verdicts its statistics lead to."""
+    path = tmp_path / "bench.json"
+    lines = run(*ONE_MODE, "--seconds", "1", "--workers", "1", "--json", str(path)).out.splitlines()
     assert any(line.startswith("all steps") for line in lines) and any(line.startswith("caller ") for line in lines)
-    assert any(line.startswith("cheap envs: ") and "backend='serial'" in line for line in lines)
+    content = json.loads(path.read_text())
+    texts = [one["text"] for one in content["verdicts"]] or [f"no verdict: {content['note']}"]
+    assert texts == [line for line in lines if line in texts]
     assert "vecenv sync with num_workers=1" in lines[-1]
 
 
