@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -31,6 +32,22 @@ def test_warning_of_a_missing_extension_has_the_command(
     assert [native.implementation() for _ in range(2)] == ["python"] * 2
     [record] = caplog.records
     assert f"install a C compiler, then run: {command};" in record.getMessage()
+
+
+def test_warning_has_the_reason_why_an_extension_cannot_be_loaded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was called not built when its C library was another one, or when no descriptor was left."""
+
+    def fail(name: str) -> None:
+        raise ImportError("_native.so: cannot open shared object file: Too many open files", name=name)
+
+    monkeypatch.delenv("VECENV_IMPLEMENTATION", raising=False)
+    monkeypatch.setattr(native, "_has_warned", False)
+    monkeypatch.setattr(importlib, "import_module", fail)
+    assert native.implementation() == "python"
+    [record] = caplog.records
+    assert "vecenv._native cannot be loaded (_native.so: cannot open shared object file: Too" in record.getMessage()
 
 
 def test_error_of_a_required_extension_has_the_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,17 +22,20 @@ __all__ = ["IMPLEMENTATIONS", "implementation", "install_command", "load", "supp
 IMPLEMENTATIONS = ("native", "python")
 _VARIABLE = "VECENV_IMPLEMENTATION"
 _has_warned = False  # whether this process has logged that the extension is missing
+_fault = ""  # why the extension is missing
 
 
 def load() -> Any:
-    """Return the extension module (`vecenv._native`), or None if it was not built.
+    """Return the extension module (`vecenv._native`), or None if it was not built or cannot be loaded.
 
     Raises:
         ConfigError: it was built from other sources than these.
     """
+    global _fault
     try:
         module = importlib.import_module("vecenv._native")
-    except ImportError:
+    except ImportError as error:
+        _fault = "was not built" if isinstance(error, ModuleNotFoundError) else f"cannot be loaded ({error})"
         return None
     if module.ABI != arena.ABI or len(arena.HEADER_WORDS) != module.HEADER_WORDS:
         raise ConfigError(
@@ -47,7 +50,7 @@ def implementation() -> str:
     Logs a warning the first time that the fallback is used only because the extension is missing.
 
     Raises:
-        ConfigError: the environment variable has an unknown value, or requires an extension that was not built.
+        ConfigError: the environment variable has an unknown value, or requires an extension that is missing.
     """
     wanted = os.environ.get(_VARIABLE, "")
     if wanted and wanted not in IMPLEMENTATIONS:
@@ -58,7 +61,7 @@ def implementation() -> str:
     built = load() is not None
     if wanted == "native" and not built:
         raise ConfigError(
-            f"{_VARIABLE}=native, but the extension was not built; install a C compiler, then run: {install_command()}"
+            f"{_VARIABLE}=native, but the extension {_fault}; install a C compiler, then run: {install_command()}"
         )
     if not wanted and not built:
         _warn_missing()
@@ -86,6 +89,6 @@ def _warn_missing() -> None:
     if not _has_warned:
         suppress_missing_warning()
         own_logger().warning(
-            "the extension vecenv._native was not built, so the work of a step is done in Python, which is slower; "
-            f"install a C compiler, then run: {install_command()}; {_VARIABLE}=python turns this warning off"
+            f"the extension vecenv._native {_fault}, so the work of a step is done in Python, which is slower; install"
+            f" a C compiler, then run: {install_command()}; {_VARIABLE}=python turns this warning off"
         )
