@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 import vecenv
 from tests.faults.traces import wait_until
@@ -63,6 +64,16 @@ class ServerProgram:
     def lease(self, num_envs: int, name: str = "env", **options: Any) -> list[Any]:
         """Return env factories for envs of this server."""
         return vecenv.lease(name, num_envs, **{"socket": self.socket, "timeout": 60.0, **options})
+
+    def num_descriptors(self) -> int:
+        """Return how many descriptors the server has once no client is connected."""
+        process = psutil.Process(self.process.pid)
+
+        def listens_only() -> bool:
+            return [one.laddr for one in process.net_connections("unix")].count(self.socket) == 1
+
+        wait_until(listens_only)
+        return process.num_fds()
 
     def stop(self) -> None:
         """End the server by SIGTERM, and wait for its end."""

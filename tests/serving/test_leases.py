@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import signal
 import threading
@@ -256,6 +257,13 @@ def test_lease_ends_after_max_seconds() -> None:
 
 
 @pytest.mark.extended
+def test_limits_may_be_infinite() -> None:
+    with serving(workers=1, max_seconds="inf", close_seconds="inf") as server:
+        VectorEnv(server.lease(1, max_seconds=math.inf, timeout=math.inf)).close()
+        server.await_idle(1)
+
+
+@pytest.mark.extended
 def test_niceness_of_a_client_ends_with_its_lease() -> None:
     with serving(workers=1, nice="{batch = 7}") as server:
         with VectorEnv(server.lease(1, client="batch")) as envs:
@@ -267,8 +275,8 @@ def test_niceness_of_a_client_ends_with_its_lease() -> None:
 
 def descriptors_of(server: ServerProgram) -> list[int]:
     """Return the numbers of descriptors of the server and of its workers."""
-    processes = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]
-    return sorted(process.num_fds() for process in processes)
+    workers = psutil.Process(server.process.pid).children()
+    return [server.num_descriptors(), *sorted(worker.num_fds() for worker in workers)]
 
 
 @pytest.mark.parametrize("count", [10, pytest.param(1000, marks=pytest.mark.slow)])

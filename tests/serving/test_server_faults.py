@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
+import itertools
 import json
 import os
 import signal
@@ -25,9 +27,12 @@ from hypothesis import strategies as st
 
 from tests.faults.traces import wait_until
 from tests.serving.programs import ServerProgram, comparable, play, rows_of, serving
-from vecenv import ConfigError, ShortageError, VectorEnv
-from vecenv.core.system.message_socket import MOST_NBYTES
+from vecenv import ConfigError, ShortageError, VectorEnv, WorkerTimeoutError
+from vecenv.core.processes.leased_workers import build_of_program
+from vecenv.core.system.message_socket import MOST_NBYTES, MessageSocket
+from vecenv.serving.catalog import CatalogEntry
 from vecenv.serving.requests import ask_server
+from vecenv.serving.server import EnvServer
 
 pytestmark = [pytest.mark.extended]
 
@@ -223,7 +228,7 @@ def test_server_that_starts_after_a_kill_replaces_the_socket(tmp_path: Path) -> 
 
 def test_stopped_server_leaves_leased_workers_to_their_clients() -> None:
     with serving() as server, VectorEnv(server.lease(1)) as envs:
-        assert ask_server(server.socket, {"do": "stop"}) == {"stopping": True}
+        assert ask_server(server.socket, {"do": "stop"}) == {}
         server.process.wait(30)
         envs.reset(seed=1)
         envs.step(np.array([0]))
@@ -259,6 +264,74 @@ def test_processes_of_envs_live_as_long_as_their_worker() -> None:
 
 
 # ---- messages ------------------------------------------------------------------------------------
+
+
+def test_server_without_descriptors_refuses_and_then_serves_again() -> None:
+    """It may open none to seven more descriptors, so that each step of a lease fails once."""
+    with serving() as server:
+        own = rows_of(server.lease(2))
+        server.await_idle(2)
+        count, errors = server.num_descriptors(), []
+        for more in range(8):
+            with with_free_descriptors(server, more), contextlib.suppress(WorkerTimeoutError):
+                try:
+                    VectorEnv(server.lease(2, timeout=1.5)).close()
+                except ConfigError as error:
+                    errors.append(str(error))
+            server.await_idle(2)
+            assert server.num_descriptors() == count
+        assert any("the server cannot lend a worker: Too many open files" in one for one in errors), errors
+        assert "a connection cannot be accepted: Too many open files" in server.log.read_text()
+        assert rows_of(server.lease(2)) == own
+
+
+def test_server_without_descriptors_does_not_spin() -> None:
+    with serving() as server:
+        count, process = server.num_descriptors(), psutil.Process(server.process.pid)
+        with with_free_descriptors(server, 0):
+            before = sum(process.cpu_times()[:2])
+            with pytest.raises(WorkerTimeoutError, match="has not granted 2 envs"):
+                VectorEnv(server.lease(2, timeout=2.0))
+            assert sum(process.cpu_times()[:2]) - before < 1.0
+        VectorEnv(server.lease(2)).close()
+        assert server.num_descriptors() == count
+
+
+@contextlib.contextmanager
+def with_free_descriptors(server: ServerProgram, count: int) -> Iterator[None]:
+    """Let the server open this number of further descriptors."""
+    process = psutil.Process(server.process.pid)
+    numbers = set(map(int, os.listdir(f"/proc/{process.pid}/fd")))
+    limit = next(one for one in itertools.count() if one - sum(number < one for number in numbers) == count)
+    soft, hard = process.rlimit(psutil.RLIMIT_NOFILE)
+    process.rlimit(psutil.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        process.rlimit(psutil.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_server_refuses_a_system_without_pidfds(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> None:
+    def refuse(pid: int, flags: int = 0) -> int:
+        raise PermissionError(errno.EPERM, "forbidden by seccomp")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(ConfigError, match="env servers need pidfds"):
+        EnvServer([CatalogEntry("env", "CartPole-v1")], str(short_folder / "s"))
+    assert not os.listdir(short_folder)
+
+
+def test_long_names_of_many_clients_are_listed() -> None:
+    """The list was one message, which was too long then, and the server seemed to have ended."""
+    with serving(workers=1) as server, contextlib.ExitStack() as waiting:
+        with pytest.raises(ConfigError, match="client: expected a name of at most 200 characters, got 201"):
+            VectorEnv(server.lease(1, client="x" * 201))
+        names = [chr(0x10900 + number) * 200 for number in range(40)]
+        for name in names:
+            connection = waiting.enter_context(contextlib.closing(MessageSocket.connect(server.socket)))
+            request = {"do": "lease", "env": "env", "num_envs": 1, "client": name, "build": build_of_program()}
+            connection.send(request)
+        wait_until(lambda: [one["client"] for one in server.leases()] == names)
 
 
 def test_client_of_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

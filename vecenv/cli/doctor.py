@@ -137,7 +137,7 @@ def _of_folders() -> Iterator[_Finding]:
 
 def _of_system() -> Iterator[_Finding]:
     """Yield the features of the kernel and of Python that vecenv uses where they exist."""
-    cost = "the death of a worker is noticed through a pipe, which its children may keep open"
+    cost = "the death of a worker is noticed through a pipe, which its children may keep open; no `vecenv serve`"
     yield _Finding(_opens("pidfd_open", os.getpid()), "pidfd_open", cost)
     cost = "stacks of workers and counters are kept in temporary files"
     yield _Finding(_opens("memfd_create", "vecenv doctor"), "memfd_create", cost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing, suppress
 from typing import Any
 
 from ..core.system.clock import Deadline
@@ -30,8 +31,8 @@ def socket_path() -> str:
         raise ConfigError(f"no folder for the socket of env servers: {error}") from error
 
 
-def ask_server(path: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Send a request to the server at a path; return its answer.
+def ask_server(path: str, request: dict[str, Any]) -> dict[str, list[Any]]:
+    """Send a request to the server at a path; return its answer: {}, or lists by their names.
 
     Raises:
         ConfigError: no server answers there, or it refuses.
@@ -41,17 +42,24 @@ def ask_server(path: str, request: dict[str, Any]) -> dict[str, Any]:
         connection = MessageSocket.connect(path)
     except OSError as error:
         raise ConfigError(f"no env server answers at {path}: {error.strerror}") from error
+    answer: dict[str, list[Any]] = {}
+    with closing(connection):
+        with suppress(OSError):  # it has refused, or ended: its answer shows that
+            connection.send(request)
+        while "done" not in (part := _receive(connection, path)):
+            for key, values in part.items():
+                answer.setdefault(key, []).extend(values)
+    return answer
+
+
+def _receive(connection: MessageSocket, path: str) -> dict[str, Any]:
+    if not connection.await_message(Deadline(_ANSWER_SECONDS)):
+        seconds = _ANSWER_SECONDS
+        raise WorkerTimeoutError(f"the env server at {path} has not answered within {seconds:g} s", timeout=seconds)
     try:
-        connection.send(request)
-        if not connection.await_message(Deadline(_ANSWER_SECONDS)):
-            raise WorkerTimeoutError(
-                f"the env server at {path} has not answered within {_ANSWER_SECONDS:g} s", timeout=_ANSWER_SECONDS
-            )
-        answer, _ = connection.receive()
+        part, _ = connection.receive()
     except (EOFError, OSError, BadMessage) as error:
         raise ConfigError(f"the env server at {path} has ended") from error
-    finally:
-        connection.close()
-    if "refused" in answer:
-        raise ConfigError(f"the env server refuses: {answer['refused']}")
-    return answer
+    if "refused" in part:
+        raise ConfigError(f"the env server refuses: {part['refused']}")
+    return part

@@ -20,6 +20,7 @@ import selectors
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from multiprocessing import Pipe
 from typing import Any
 
@@ -53,8 +54,10 @@ _MARGIN_SECONDS = 1.0
 _RETRY_SECONDS, _MOST_RETRY_SECONDS = 1.0, 60.0
 #: Most envs of a pool.
 _MOST_ENVS = 65_535
-#: Most leases in the answer to `list`.
-_MOST_LISTED = 200
+#: Longest name of a client, and longest list of env names in an error, in characters.
+_LONGEST_NAME, _LONGEST_LIST = 200, 1000
+#: Seconds in which no connection is accepted, after one for which there was no descriptor.
+_PAUSE_SECONDS = 1.0
 _NS = 1_000_000_000
 
 
@@ -82,7 +85,12 @@ class _Worker:
             theirs.close()
         self.pid: int = self.process.pid
         self.started = started_at(self.pid)
-        self.end = open_end(self.process)
+        try:
+            self.end = open_end(self.process)
+        except OSError:  # no descriptor is left
+            self.process.kill()
+            self.process.join()
+            raise
         self.socket = ControlSocket(ours)
         renewer = dump_with_main(SNAPSHOTTER)
         close_seconds = entry.close_seconds
@@ -158,10 +166,14 @@ class EnvServer:
         path: of the socket; its folder must exist, with access for this user only.
 
     Raises:
-        ConfigError: another server answers at this path, or an env is unknown.
+        ConfigError: another server answers at this path, an env is unknown, or the system has no pidfds.
     """
 
     def __init__(self, entries: Sequence[CatalogEntry], path: str) -> None:
+        with closing(Descriptor.of_process(os.getpid())) as process:
+            if process.closed:
+                raise ConfigError("env servers need pidfds (Linux 5.3), and this system, or a sandbox, refuses them")
+        self._build = build_of_program()
         self._entries = {entry.name: entry for entry in entries}
         self._factories = {entry.name: dump_with_main(entry.env_fn()) for entry in entries}
         self._path = path
@@ -171,6 +183,7 @@ class EnvServer:
         self._starts: list[tuple[Deadline, CatalogEntry]] = []  # workers to start
         self._number = 0
         self._is_stopping = False
+        self._pause = Deadline(None)  # connections are accepted again after it
         self._selector = selectors.DefaultSelector()
         self._listener = _listen(path)
         self._watch(self._listener, self._accept)
@@ -194,9 +207,9 @@ class EnvServer:
 
     def close(self) -> None:
         """End idle workers, and leave leased ones to their clients; remove the socket."""
-        self._listener.close()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # before the next server can take this path
             os.unlink(self._path)
+        self._listener.close()
         for client in list(self._clients):
             client.close()
         self._clients.clear()
@@ -228,12 +241,16 @@ class EnvServer:
         yield from (worker.deadline for worker in self._workers.values())
         yield from (client.deadline for client in self._clients)
         yield from (deadline for deadline, _ in self._starts)
+        yield self._pause
 
     def _seconds_left(self) -> float | None:
         left = [seconds for one in self._deadlines() if (seconds := one.seconds_left()) is not None]
         return min(left, default=None)
 
     def _end_overdue(self) -> None:
+        if self._pause.is_over():
+            self._pause = Deadline(None)
+            self._watch(self._listener, self._accept)
         for worker in self._workers.values():
             if worker.deadline.is_over():
                 _LOG.warning("%s: worker %d does not return; it is killed", worker.entry.name, worker.pid)
@@ -326,7 +343,12 @@ class EnvServer:
     def _accept(self) -> None:
         try:
             end, _ = self._listener.accept()
-        except OSError:  # the client has gone, or no descriptor is left
+        except (BlockingIOError, ConnectionAbortedError):  # the client has gone
+            return
+        except OSError as error:  # no descriptor is left, and the listener stays readable
+            _LOG.warning("a connection cannot be accepted: %s", error.strerror)
+            self._unwatch(self._listener)
+            self._pause = Deadline(_PAUSE_SECONDS)
             return
         connection = MessageSocket(end)
         pid, uid = connection.peer()
@@ -377,10 +399,12 @@ class EnvServer:
                 return "more successors are asked for than the lease has workers"
             client.num_owed += 1
         elif do == "list":
-            self._send(client, self._describe())
+            for part in self._describe():
+                self._send(client, part)
+            self._send(client, {"done": True})
         elif do == "stop":
             self._is_stopping = True
-            self._send(client, {"stopping": True})
+            self._send(client, {"done": True})
         else:
             return f"unknown request {do!r:.40}"
         return ""
@@ -389,27 +413,28 @@ class EnvServer:
         name, num_envs, who, seconds, build = map(message.get, ("env", "num_envs", "client", "max_seconds", "build"))
         if not isinstance(name, str) or not isinstance(who, str):
             return "env and client: expected texts"
+        if len(who) > _LONGEST_NAME:
+            return f"client: expected a name of at most {_LONGEST_NAME} characters, got {len(who)}"
         if type(num_envs) is not int or not 1 <= num_envs <= _MOST_ENVS:
             return f"num_envs: expected a number from 1 to {_MOST_ENVS}"
         if seconds is not None and (type(seconds) not in (int, float) or not seconds > 0):
             return "max_seconds: expected a number above 0, or null"
-        if build != build_of_program():
-            return f"the server has {_build_text(build_of_program())}, and the client {_build_text(build)}"
+        if build != self._build:
+            return f"the server has {_build_text(self._build)}, and the client {_build_text(build):.200}"
         entry = self._entries.get(name)
         if entry is None:
-            guess = nearest(name, self._entries)
-            return f"unknown env {name!r:.80}; " + (
-                f"did you mean {guess!r}?" if guess else f"the server has {', '.join(self._entries)}"
-            )
-        request = WorkerRequest(who[:80], -(-num_envs // entry.envs_per_worker))
+            guess, known = nearest(name, self._entries), ", ".join(self._entries)
+            others = f"did you mean {guess!r}?" if guess else f"the server has {known:.{_LONGEST_LIST}}"
+            return f"unknown env {name!r:.80}; {others}"
+        request = WorkerRequest(who, -(-num_envs // entry.envs_per_worker))
         limits = [limit for limit in (seconds, entry.max_seconds) if limit is not None]
         client.entry, client.request = entry, request
         client.max_seconds = min(limits, default=None)
         return refusal_of(entry, request)
 
-    def _send(self, client: _Client, message: dict[str, Any], descriptors: Sequence[Descriptor] = ()) -> None:
-        """Send a message, or keep it until the client reads; the descriptors are duplicated for that."""
-        client.outbox.append((message, [descriptor.duplicate() for descriptor in descriptors]))
+    def _send(self, client: _Client, message: dict[str, Any], *descriptors: Descriptor) -> None:
+        """Send a message and these descriptors, which are closed then; both are kept until the client reads."""
+        client.outbox.append((message, list(descriptors)))
         try:
             self._flush(client)
         except OSError:  # it has gone, which its process shows
@@ -446,7 +471,7 @@ class EnvServer:
     # ---- leases ------------------------------------------------------------------------------
 
     def _grant(self) -> None:
-        for client in self._clients:
+        for client in list(self._clients):
             while client.num_owed and client.entry is not None and self._count(client.entry, "idle"):
                 client.num_owed -= 1
                 self._lend(client, client.entry)
@@ -462,7 +487,8 @@ class EnvServer:
         _LOG.info("%s: %s (process %d) has %d workers", entry.name, _name_of(client), client.pid, count)
         self._send(client, {"granted": count, "envs_per_worker": entry.envs_per_worker})
         for _ in range(count):
-            self._lend(client, entry)
+            if client in self._clients:
+                self._lend(client, entry)
 
     def _next_client(self, entry: CatalogEntry) -> _Client | None:
         clients = [one for one in self._clients if one.entry is entry and one.request is not None]
@@ -476,40 +502,44 @@ class EnvServer:
         return None if found is None else waiting[found]
 
     def _lend(self, client: _Client, entry: CatalogEntry) -> None:
-        """Give one idle worker to a client."""
+        """Give one idle worker to a client; without descriptors for that, the client's lease ends."""
         worker = next(one for one in self._workers.values() if one.entry is entry and one.state == "idle")
+        try:
+            with contextlib.ExitStack() as made:
+                ours, theirs = (made.enter_context(closing(Descriptor(end.detach()))) for end in socket.socketpair())
+                process, end = (made.enter_context(closing(one.duplicate())) for one in (client.process, worker.end))
+                made.pop_all()
+        except OSError as error:
+            _refuse(client.socket, f"the server cannot lend a worker: {error.strerror}")
+            self._end_client(client)
+            return
         niceness = entry.nice.get(_name_of(client), 0)
         is_last = False
         if niceness:
             os.setpriority(os.PRIO_PGRP, worker.pid, niceness)
             is_last = not _can_raise_priority()
-        ours, theirs = (Descriptor(end.detach()) for end in socket.socketpair())
         worker.state, worker.client = "leased", client
-        worker.send(Lease(is_last), [theirs, client.process.duplicate()])
-        self._send(client, {"worker": worker.number, "pid": worker.pid}, [ours, worker.end])
-        ours.close()
+        worker.send(Lease(is_last), [theirs, process])
+        self._send(client, {"worker": worker.number, "pid": worker.pid}, ours, end)
 
-    def _describe(self) -> dict[str, Any]:
-        """Return the answer to `list`: workers by env, leases, and requests that wait."""
+    def _describe(self) -> Iterator[dict[str, Any]]:
+        """Yield the parts of the answer to `list`: workers by env, leases, and requests that wait."""
+        for name, entry in self._entries.items():
+            counts = {state: self._count(entry, state) for state in ("idle", "leased", "building", "ending")}
+            yield {"envs": [{"env": name, **counts}], "leases": []}
         now = now_ns()
-        clients = [
-            {
-                "env": client.entry.name,
-                "client": _name_of(client),
-                "pid": client.pid,
-                "workers": client.request.num_workers,
-                "seconds": (now - client.since_ns) // _NS,
-                "is_granted": client.is_granted,
-                "is_marked": client.entry.rebuild == "never",
-            }
-            for client in self._clients
-            if client.entry is not None and client.request is not None
-        ]
-        envs = [
-            {"env": name, **{state: self._count(entry, state) for state in ("idle", "leased", "building", "ending")}}
-            for name, entry in self._entries.items()
-        ]
-        return {"envs": envs[:_MOST_LISTED], "leases": clients[:_MOST_LISTED]}
+        for client in self._clients:
+            if client.entry is not None and client.request is not None:
+                lease = {
+                    "env": client.entry.name,
+                    "client": _name_of(client),
+                    "pid": client.pid,
+                    "workers": client.request.num_workers,
+                    "seconds": (now - client.since_ns) // _NS,
+                    "is_granted": client.is_granted,
+                    "is_marked": client.entry.rebuild == "never",
+                }
+                yield {"envs": [], "leases": [lease]}
 
 
 def _name_of(client: _Client) -> str:

@@ -6,6 +6,7 @@ LeasedProcess   stands for the `multiprocessing` process of a worker, which is n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import select
@@ -99,7 +100,8 @@ class LeasedProcess:
     def kill(self) -> None:
         """Kill the process, unless the lease is over; the server replaces it."""
         if self.is_alive():
-            signal.pidfd_send_signal(self._pidfd.number, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                signal.pidfd_send_signal(self._pidfd.number, signal.SIGKILL)
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -175,13 +177,13 @@ class LeasedWorkers:
             self._await("worker", deadline)
 
     def _send(self, message: dict[str, Any]) -> None:
-        while self._read(Deadline(0.0)) is not None:  # it may say that the lease is over
-            pass
+        self._read_all()  # the lease may be over
         if self._socket is None or self._socket.closed or self._why_over:
             raise ShortageError(f"the lease of {self.leased.name!r} is over: {self._why_over or 'it was closed'}")
         try:
             self._socket.send(message)
         except OSError as error:
+            self._read_all()  # the server may have refused it
             raise ShortageError(f"the env server at {self.leased.socket} has ended") from error
 
     def _await(self, kind: str, deadline: Deadline) -> dict[str, Any]:
@@ -205,6 +207,10 @@ class LeasedWorkers:
                     f"{self.leased.client!r} within {self.leased.timeout:g} s; `vecenv leases` shows who has them",
                     timeout=self.leased.timeout,
                 )
+
+    def _read_all(self) -> None:
+        while self._read(Deadline(0.0)) is not None:
+            pass
 
     def _read(self, deadline: Deadline) -> dict[str, Any] | None:
         """Return the next message, which is noted here; None if there is none at the deadline."""

@@ -33,7 +33,7 @@ from ..host.global_rngs import GlobalRngs, torch_imports
 from ..layout import messages
 from ..layout.native import load
 from ..system.blas_threads import cap_loaded_libraries
-from ..system.clock import Deadline
+from ..system.clock import Deadline, limit_of
 from ..system.descriptor import Descriptor, WakeEvent
 from ..system.log_records import LogSender
 from ..system.module_paths import import_from
@@ -58,6 +58,8 @@ __all__ = ["Built", "EndLease", "Lease", "Returned", "StandbyBoot", "standby_mai
 
 #: How often a slot that may just fall asleep is stopped again, in seconds.
 _STOP_SECONDS = 0.05
+#: Longest time for a system call, in milliseconds: 24 days.
+_MOST_MS = 2**31 - 1
 
 
 @dataclass
@@ -261,8 +263,8 @@ class _LeaseWatch:
     def __enter__(self) -> None:
         native: Any = load()
         if self._client is not None and native is not None:  # a step may hold the GIL for ever
-            seconds = self._boot.close_seconds
-            close_ms = -1 if seconds is None else int(1e3 * seconds)
+            seconds = limit_of(self._boot.close_seconds)
+            close_ms = -1 if seconds is None else min(int(1e3 * seconds), _MOST_MS)
             over = self._over.descriptor.number
             native.watch_lease(self._server.fileno(), self._client.number, over, close_ms, self._boot.mark)
         self._thread.start()

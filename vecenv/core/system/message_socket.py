@@ -21,7 +21,7 @@ from .signals import signals_deferred
 
 __all__ = ["BadMessage", "MessageSocket"]
 
-#: Longest message. A list of 200 leases is shorter.
+#: Longest message.
 MOST_NBYTES = 1 << 16
 #: Most descriptors of one message.
 _MOST_DESCRIPTORS = 4
