@@ -17,7 +17,7 @@ import pytest
 import vecenv
 from tests.faults.traces import wait_until
 from tests.serving.programs import ServerProgram, comparable, play, rows_of, serving
-from vecenv import ConfigError, ShortageError, VectorEnv, WorkerTimeoutError
+from vecenv import ConfigError, PerformanceWarning, ShortageError, VectorEnv, WorkerTimeoutError
 from vecenv.ding import create_env_manager
 from vecenv.envs import toys
 
@@ -254,6 +254,24 @@ def test_lease_ends_after_max_seconds() -> None:
                 while True:
                     envs.step(np.array([0]))
         server.await_idle(1)
+
+
+def step_often(envs: VectorEnv) -> None:
+    for _ in range(300):
+        envs.step(envs.action_space.sample())
+
+
+def test_advice_for_a_leased_pool_names_settings_of_the_server() -> None:
+    """It recommended numbers of workers and threads, which are errors for leased envs."""
+    with serving("vecenv.envs.toys:SleepEnv", workers=2, envs_per_worker=4) as server:
+        with VectorEnv(server.lease(8)) as envs:
+            envs.reset(seed=1)
+            with pytest.warns(PerformanceWarning) as caught:
+                step_often(envs)
+            verdicts = {one.name: one.setting for one in envs.report()}
+        for text in (str(caught[0].message), verdicts["waiting envs"]):
+            assert "envs_per_worker=1 at the env server" in text
+            assert "num_workers" not in text and "threads_per_worker" not in text
 
 
 @pytest.mark.extended

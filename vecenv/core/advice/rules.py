@@ -19,7 +19,7 @@ from .facts import PoolFacts
 from .profile import Profile, make_profile
 from .sizing import SERIAL, Gain, Setting, choose_setting, choose_spares, round_ns
 from .times import SLOW, typical_seconds
-from .waiting import LEAST_GAIN, advise, find_waiting
+from .waiting import LEAST_GAIN, advise, find_waiting, one_env_per_worker
 
 __all__ = ["UNPROTECTED", "cheap_envs", "diagnose"]
 
@@ -129,7 +129,7 @@ def cheap_envs(
 
 def _find_cheap_envs(pool: Profile) -> Verdict | None:
     facts = pool.facts
-    if facts.setting == SERIAL or float(pool.steps.together().p50[0]) > _CHEAP_STEP:
+    if facts.setting == SERIAL or facts.setting.is_leased or float(pool.steps.together().p50[0]) > _CHEAP_STEP:
         return None
     own = pool.workload_without_waits()
     serial_ns, fewer_ns = (round_ns(own, pool.num_envs, one, facts.cores) for one in (SERIAL, Setting(facts.cores)))
@@ -149,7 +149,7 @@ def _find_one_machine(pool: Profile) -> Verdict | None:
     gain = pool.gain_with(own, best)
     if seconds > pool.waiting:
         return None
-    setting = f"{facts.names.processes} on this machine, with {advise(best, pool.num_envs)}"
+    setting = f"{facts.names.processes} on this machine, with {advise(best, pool.num_envs, facts.setting)}"
     if best == SERIAL:
         setting = facts.names.serial + UNPROTECTED
     present = pool.waiting + pool.outside
@@ -191,7 +191,7 @@ def _find_one_process(pool: Profile) -> Verdict | None:
         f"the {pool.num_envs} envs step one after the other, {time_text(workload.step_ns / _NS)} each, and {cores} "
         "cores may be used"
     )
-    setting = f"{pool.facts.names.processes} with {advise(best, pool.num_envs)}"
+    setting = f"{pool.facts.names.processes} with {advise(best, pool.num_envs, pool.facts.setting)}"
     return Verdict("one process", cause, workload.step_ns / _NS, "s", setting, *gain)
 
 
@@ -265,7 +265,7 @@ def _find_slow_resets(pool: Profile) -> Verdict | None:
         return Verdict("slow resets", cause, reset, "s", "quicker resets: this front end has no spare envs")
     best = choose_spares(pool.workload, pool.num_rows, facts.cores)
     setting = facts.names.spare_envs.replace("...", str(best.num_spares))
-    setting += " and no num_workers, so that each env has a worker"
+    setting += f" and {one_env_per_worker(facts.setting)}, so that each env has a worker"
     gain = (math.nan, math.nan) if facts.num_shards else pool.gain_by(best)  # the cores of the shards are not known
     return Verdict("slow resets", cause, reset, "s", setting, *gain)
 
@@ -308,7 +308,7 @@ def _find_few_cores(pool: Profile) -> Verdict | None:
     gain = pool.gain_by(Setting(facts.cores))
     shared = f"{num_workers} workers share {_cores(facts.cores)}"
     cause = f"{shared}, and a step takes {time_text(workload.step_ns / _NS)}"
-    setting = f"num_workers={facts.cores}"
+    setting = advise(Setting(facts.cores), pool.num_envs, facts.setting)
     if facts.core_limit and facts.machine_cores > facts.cores and pool.is_measured:
         ready = min(float(num_workers), float(pool.busy.sum()) / max(1e-9, pool.waited))  # workers with work to do
         higher = pool.gain_of(pool.waiting * facts.cores / max(facts.cores, min(ready, facts.machine_cores)))

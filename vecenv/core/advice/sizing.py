@@ -86,11 +86,19 @@ class Workload:
 
 @dataclass(frozen=True)
 class Setting:
-    """Workers, threads and spare envs of a pool. `num_workers` 0 is the serial backend."""
+    """Workers, threads and spare envs of a pool.
+
+    Attributes:
+        num_workers: worker processes; 0 is the serial backend.
+        threads_per_worker: threads that step envs.
+        num_spares: spare envs.
+        is_leased: whether the workers are those of an env server, which decides their number.
+    """
 
     num_workers: int
     threads_per_worker: int = 1
     num_spares: int = 0
+    is_leased: bool = False
 
     def __str__(self) -> str:
         if not self.num_workers:

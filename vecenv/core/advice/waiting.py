@@ -13,7 +13,7 @@ from ..system.clock import now_ns
 from .sizing import Setting, Workload, choose_setting, choose_spares, estimate_gain
 from .times import read_workload
 
-__all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "find_waiting"]
+__all__ = ["LEAST_GAIN", "WaitingCheck", "advise", "find_waiting", "one_env_per_worker"]
 
 _LOG = logging.getLogger("vecenv")
 #: Nanoseconds since the first steps for a verdict, and least steps of each env: if it changes the pool, if it warns.
@@ -89,10 +89,11 @@ class WaitingCheck:
         With the filter "error" the warning is raised; nothing else is changed then.
         """
         num_slots = min(len(self._timings), self.setting.num_workers * self.setting.threads_per_worker)
+        measures = "" if self.setting.is_leased else "num_workers='auto' measures and chooses. "
         text = (
             f"{found}. {self.setting} step up to {-(-len(self._timings) // num_slots)} envs one after the other"
             f"{reason and f', and more workers are not started: {reason}'}. "
-            "num_workers='auto' measures and chooses. With VectorEnv, send() and recv() do not wait for slow envs"
+            f"{measures}With VectorEnv, send() and recv() do not wait for slow envs"
         )
         _LOG.info("%s", text)
         warn_caller(text, PerformanceWarning)
@@ -111,7 +112,7 @@ def find_waiting(workload: Workload, num_envs: int, setting: Setting, cores: int
     """
     if not workload.is_waiting:
         return None
-    best = choose_setting(workload, num_envs, cores, may_thread=True)
+    best = choose_setting(workload, num_envs, cores, may_thread=not setting.is_leased)
     spares = choose_spares(workload, num_envs, cores)
     further, _ = estimate_gain(workload, num_envs, best, spares, cores, load)
     cause = (
@@ -119,14 +120,29 @@ def find_waiting(workload: Workload, num_envs: int, setting: Setting, cores: int
         f"share of the resets, {time_text(workload.busy_ns / 1e9)} of that is work"
     )
     gain = estimate_gain(workload, num_envs, setting, best, cores, load)
-    text = advise(best, num_envs)
+    text = advise(best, num_envs, setting)
     if further >= LEAST_GAIN:
-        text += f" (more with num_spare_envs={spares.num_spares} and no num_workers: steps do not wait for resets then)"
+        alone = one_env_per_worker(setting)
+        text += f" (more with num_spare_envs={spares.num_spares} and {alone}: steps do not wait for resets then)"
     return Verdict("waiting envs", cause, workload.waiting, "share", text, *gain)
 
 
-def advise(best: Setting, num_envs: int) -> str:
-    """Return the arguments of a front end for a setting, and the one for envs to which threads do harm."""
+def advise(best: Setting, num_envs: int, present: Setting) -> str:
+    """Return the arguments of a front end for a setting, and the one for envs to which threads do harm.
+
+    Args:
+        best: the setting to recommend.
+        num_envs: number of envs.
+        present: the setting of the pool.
+    """
+    if present.is_leased:
+        each = -(-num_envs // best.num_workers)
+        return f"envs_per_worker={each} at the env server, so that {best.num_workers} workers step the envs"
     threads = "" if best.threads_per_worker == 1 else f", threads_per_worker={best.threads_per_worker}"
     for_draws = f" (num_workers={num_envs} for envs that draw from global random generators)" if threads else ""
     return f"num_workers={best.num_workers}{threads}{for_draws}"
+
+
+def one_env_per_worker(present: Setting) -> str:
+    """Return the argument that gives a pool with this setting a worker for each env."""
+    return "envs_per_worker=1 at the env server" if present.is_leased else "no num_workers"

@@ -61,6 +61,7 @@ from ..parent.batch import Batch
 from ..parent.copy_timer import CopyTimer, make_copy_timer
 from ..parent.hub import Hub
 from ..parent.leases import Leases
+from ..processes.leased_workers import is_leased
 from ..processes.worker import core_limit, usable_cores
 from ..recovery.policy import COUNTS
 from ..recovery.resume import Resume, make_resume, read_records, resume_of
@@ -923,7 +924,9 @@ class Pool:
 
     def _read_facts(self, names: SettingNames, num_workers: int) -> PoolFacts:
         options, pids, shards = self.options, self.worker_pids, self._engine.shards()
-        setting = Setting(num_workers, options.threads_per_worker) if num_workers else SERIAL
+        setting = SERIAL
+        if num_workers:
+            setting = Setting(num_workers, options.threads_per_worker, is_leased=is_leased(self.env_fns))
         workload, infos = None, None
         if self._lifecycle.is_started and not shards:
             envs = self._envs

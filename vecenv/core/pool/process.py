@@ -320,7 +320,7 @@ class ProcessEngine(Engine):
         timings = plan.counters.timings(counters.memory)
         if timings is None or self.options.choice or self._slots.num_used == self.num_envs:  # all envs have a slot
             return None
-        setting = Setting(self.num_workers, self.options.threads_per_worker)
+        setting = Setting(self.num_workers, self.options.threads_per_worker, is_leased=self._group.lease is not None)
         return WaitingCheck(timings, self._slots, setting, usable_cores(), changes_pool=self._may_add_workers)
 
     @property
