@@ -12,9 +12,18 @@ import dis
 import functools
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["MISSING", "attributes_of", "get_listed_state", "get_own_attr", "set_listed_state", "set_own_attr"]
+__all__ = [
+    "MISSING",
+    "attributes_of",
+    "get_listed_state",
+    "get_own_attr",
+    "read_attributes",
+    "set_listed_state",
+    "set_own_attr",
+]
 
 MISSING: Any = object()
 
@@ -68,8 +77,14 @@ def attributes_of(layer: Any) -> dict[str, Any]:
         own: dict[str, Any] = getattr(layer, "__dict__", {})
         return own
     cls: Any = type(layer)
-    present = [(name, get_own_attr(layer, name, MISSING)) for name in _stored_names(cls)]
-    return {name: value for name, value in present if value is not MISSING}
+    return read_attributes(layer, _stored_names(cls))
+
+
+def read_attributes(layer: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return those of some attributes that an object has, {name: value}, as `get_own_attr` reads them."""
+    cls: Any = type(layer)
+    read = getattr if _has_plain_look_up(cls) else get_own_attr
+    return {name: value for name in names if (value := read(layer, name, MISSING)) is not MISSING}
 
 
 @functools.cache

@@ -23,7 +23,7 @@ import numpy as np
 from vecenv.envs.adapt import inner_env
 from vecenv.envs.state.effects import is_plain
 from vecenv.errors import StateError
-from vecenv.values.own_attributes import MISSING, attributes_of, get_own_attr, set_own_attr
+from vecenv.values.own_attributes import attributes_of, read_attributes, set_own_attr
 
 EPISODE, SEED, LIFE = "episode", "seed", "life"
 
@@ -61,8 +61,7 @@ def attributes(*names: str, lifetime: str, **more: Any) -> StateAdapter:
     """Return the adapter of a class whose state is these attributes; attributes that a layer lacks are left out."""
 
     def capture(layer: Any) -> dict[str, Any]:
-        present = ((name, get_own_attr(layer, name, MISSING)) for name in names)
-        return {name: value for name, value in present if value is not MISSING}
+        return read_attributes(layer, names)
 
     def restore(layer: Any, state: dict[str, Any]) -> None:
         for name, value in state.items():

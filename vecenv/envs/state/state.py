@@ -48,7 +48,7 @@ from vecenv.envs.state.generators import (
     restore_generators,
 )
 from vecenv.errors import ConfigError, StateError, warn_caller
-from vecenv.values.own_attributes import MISSING, attributes_of, get_own_attr, set_own_attr
+from vecenv.values.own_attributes import MISSING, attributes_of, get_own_attr, read_attributes, set_own_attr
 from vecenv.values.pickling import dump_by_name, load
 
 __all__ = ["register_pickled_state", "register_state_adapter"]
@@ -534,8 +534,7 @@ def _capture_layers(layers: list[Any], *, within_episode: bool = False, is_asked
             if within_episode:
                 return None, False
         values += [(depth, name, value) for name, value in (within or {}).items()]
-        for name in _SEED_NAMES:
-            value = get_own_attr(layer, name, MISSING)
+        for name, value in read_attributes(layer, _SEED_NAMES).items():
             if isinstance(value, (int, np.integer, type(None))):
                 values.append((depth, name, value))
         is_kept = state is not None or plan.gap is None  # the value for the innermost layer remains after the loop
