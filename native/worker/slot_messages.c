@@ -10,20 +10,18 @@
 enum { WAIT_OVER, WAIT_STOPPED, WAIT_RAISED };
 
 /* Wait without the GIL, at most PARENT_WAIT_SLICE_NS, until `word` differs from `expected`: the
- * parent has read or written. The slot is marked as blocked until then, so no deadline counts.
- * `wakes_parent`: wake the parent first. Returns WAIT_OVER; WAIT_STOPPED: the pool ends;
- * WAIT_RAISED: a signal handler raised. */
+ * parent, which is woken first, has read or written. The slot is marked as blocked until then, so
+ * no deadline counts. Returns WAIT_OVER; WAIT_STOPPED: the pool ends; WAIT_RAISED: a signal handler
+ * raised. */
 static int
-wait_for_parent(Slot *self, vecenv_word *word, uint64_t expected, int wakes_parent)
+wait_for_parent(Slot *self, vecenv_word *word, uint64_t expected)
 {
     int status = WAIT_OVER;
     store_release32(&lines_of(self)->blocked, 1);
     vecenv_timer_pause(&self->timer); /* this time is not the env's */
     Py_BEGIN_ALLOW_THREADS
-    if (wakes_parent) { /* Hub.take_fragment stores `read`, fences, loads `blocked` */
-        full_fence();
-        vecenv_wake_parent_now(&self->arena, self->event_fd);
-    }
+    full_fence(); /* Hub.take_fragment stores `read`, fences, loads `blocked` */
+    vecenv_wake_parent_now(&self->arena, self->event_fd);
     if (load_acquire(word) == expected) {
         vecenv_wait_word(word, expected, PARENT_WAIT_SLICE_NS);
     }
@@ -79,7 +77,7 @@ vecenv_slot_send_message(PyObject *op, PyObject *arg)
             next += taken;
             left -= (size_t)taken;
         } else {
-            status = wait_for_parent(self, ring.read, expected, 1);
+            status = wait_for_parent(self, ring.read, expected);
             if (status == WAIT_RAISED) {
                 defer(&deferred);
             }
@@ -106,7 +104,7 @@ take_payload(Slot *self, raised *deferred)
         uint64_t expected = load_acquire(ring.written);
         int kind = vecenv_byte_ring_peek(&ring, &nbytes);
         if (kind == VECENV_BYTE_RING_NONE) { /* the parent is writing the next fragment */
-            int status = wait_for_parent(self, ring.written, expected, 0);
+            int status = wait_for_parent(self, ring.written, expected);
             if (status == WAIT_RAISED) {
                 defer(deferred);
             } else if (status == WAIT_STOPPED) {
