@@ -111,6 +111,19 @@ def hub_of(pool: Pool) -> Any:
     return pool._hub
 
 
+def note_calls_of_native_hub(hub: Any) -> list[str]:
+    """Return a list to which a hub adds the name of each method of the C extension that its Python code calls."""
+    native, names = hub._hub, []
+
+    class Noting:
+        def __getattr__(self, name: str) -> Any:
+            names.append(name)
+            return getattr(native, name)
+
+    hub._hub = Noting()
+    return names
+
+
 def waiter_of(pool: Pool) -> Waiter:
     """Return the part of an open pool that has its inbox and its watchdog."""
     return pool._waiter

@@ -267,6 +267,7 @@ static PyMethodDef hub_methods[] = {
     {"wait", vecenv_hub_wait, METH_O, vecenv_hub_wait_doc},
     {"waits", vecenv_hub_waits, METH_NOARGS, vecenv_hub_waits_doc},
     {"take_fragment", vecenv_hub_take_fragment, METH_O, vecenv_hub_take_fragment_doc},
+    {"wake_slots", vecenv_hub_wake_slots, METH_NOARGS, vecenv_hub_wake_slots_doc},
     {"write_payload", vecenv_hub_write_payload, METH_VARARGS, vecenv_hub_write_payload_doc},
     {"lend", vecenv_hub_lend, METH_O, vecenv_hub_lend_doc},
     {"take_back", vecenv_hub_take_back, METH_O, vecenv_hub_take_back_doc},

@@ -84,6 +84,7 @@ int vecenv_add_hub(PyObject *module);
 HUB_QUICK_METHOD(send); /* hub_send.c */
 HUB_METHOD(record_in);
 HUB_METHOD(command);
+HUB_METHOD(wake_slots);
 HUB_QUICK_METHOD(recv); /* hub_recv.c */
 HUB_QUICK_METHOD(recv_envs);
 HUB_METHOD(wait);

@@ -269,8 +269,8 @@ vecenv_hub_command(PyObject *op, PyObject *args)
     Hub *self = (Hub *)op;
     PyObject *env_ids, *arguments, *env_flags;
     vecenv_request request = {0};
-    if (!PyArg_ParseTuple(args, "iOOOp:command", &request.op, &env_ids, &arguments, &env_flags,
-                          &request.ordered)) {
+    if (!PyArg_ParseTuple(args, "iOOOp|p:command", &request.op, &env_ids, &arguments, &env_flags,
+                          &request.ordered, &request.defers_wake)) {
         return NULL;
     }
     Py_buffer ids, numbers, bytes;
@@ -310,10 +310,21 @@ done:
 }
 
 const char vecenv_hub_command_doc[] = PyDoc_STR(
-"command($self, op, env_ids, arguments, flags, ordered, /)\n--\n\n"
+"command($self, op, env_ids, arguments, flags, ordered, defers_wake=False, /)\n--\n\n"
 "Send one command per env; return the step_id of the first, or a refusal as of `send`.\n\n"
 "op: OP_STEP, OP_RESET or OP_CALL. env_ids: int64 (n,), or None for all envs. arguments: int64\n"
 "(n,), the seeds of resets with C_SEED or C_DRAWN. flags: uint8 (n,), C_* of each command.\n"
-"ordered: as of `send`. The step_ids follow in request order.\n\n"
+"ordered: as of `send`. The step_ids follow in request order. defers_wake: leave slots asleep until\n"
+"`wake_slots`, because the payloads of the commands are written before it.\n\n"
 "A reset supersedes an outstanding step of its env. A call runs after the commands before it; its\n"
 "reply is a message, without a row. Never blocks.");
+
+PyObject *
+vecenv_hub_wake_slots(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    vecenv_wake_slots(&((Hub *)op)->sender);
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_wake_slots_doc[] = PyDoc_STR(
+"wake_slots($self, /)\n--\n\nWake the slots of commands that were sent with `defers_wake`.");

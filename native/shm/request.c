@@ -73,9 +73,8 @@ notify_slot(vecenv_sender *self, uint32_t slot)
     vecenv_notify_slot(self->arena, slot);
 }
 
-/* Publish the queue ends of all touched slots, then wake those that sleep. */
 static void
-notify_slots(vecenv_sender *self)
+publish_tails(vecenv_sender *self)
 {
     int64_t now = vecenv_now_ns();
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
@@ -84,6 +83,11 @@ notify_slots(vecenv_sender *self)
         }
     }
     full_fence(); /* store the tails, then load `sleeping`; pairs with vecenv_slot_park */
+}
+
+void
+vecenv_wake_slots(vecenv_sender *self)
+{
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
         if (self->touched[slot] && !vecenv_sleeps_here(self->arena, slot)) {
             notify_slot(self, slot);
@@ -161,7 +165,10 @@ vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused
         }
         push(self, env_id, command);
     }
-    notify_slots(self);
+    publish_tails(self);
+    if (!request->defers_wake) {
+        vecenv_wake_slots(self);
+    }
     return 0;
 }
 

@@ -19,6 +19,7 @@ enum {
 /* One operation on `count` envs. */
 typedef struct {
     int op, flags, ordered;
+    int defers_wake;          /* leave slots asleep, for vecenv_wake_slots */
     const int64_t *env_ids;   /* NULL: all envs */
     const int64_t *arguments; /* one per env; NULL: 0 */
     const uint8_t *env_flags; /* one per env, combined with `flags` by or; NULL: none */
@@ -47,6 +48,10 @@ int vecenv_refuse(vecenv_sender *self, const vecenv_request *request, int64_t *r
  * from next_step_id on. The actions must already be in their columns. Returns 0, or SEND_* if an
  * env is named twice or no block is free; then nothing was sent. */
 int vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused_env);
+
+/* Wake the slots that have commands of a request that defers it. One that sleeps on the calling
+ * thread's core is the last one: it may take the core at once. */
+void vecenv_wake_slots(vecenv_sender *self);
 
 /* Return the head of a slot's queue; its end, noted as stray, if it is not within the queue. */
 uint32_t vecenv_queue_head(const vecenv_sender *self, uint32_t slot);

@@ -333,17 +333,21 @@ class NativeHub(Hub):
     def command(self, commands: Commands, ordered: bool) -> Refusal | None:
         table = commands.table
         flags = table["flags"].astype(np.uint8)
-        result = self._hub.command(commands.op, commands.env_ids, table["argument"].copy(), flags, ordered)
+        has_payloads = any(commands.payloads)
+        arguments = table["argument"].copy()
+        result = self._hub.command(commands.op, commands.env_ids, arguments, flags, ordered, has_payloads)
         if not isinstance(result, int):
             return Refusal(*result)
         commands.number(result)
-        if any(commands.payloads):
+        if has_payloads:
             self._send_payloads(commands)
+            self._hub.wake_slots()  # only now: a worker that wakes up on this core takes it from the caller
         return None
 
     def _send_payloads(self, commands: Commands) -> None:
         for env_id, payload in zip(commands.table["env_id"].tolist(), commands.payloads):
-            self.resend_payloads(self._slots[env_id], (payload,))
+            self._append_payload(self._slots[env_id], payload)
+        self.pump()
 
     def pump(self) -> bool:
         """Write as much of the pending payloads as fits; return whether some are left.
@@ -416,9 +420,12 @@ class NativeHub(Hub):
 
     def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
         for payload in payloads:
-            if payload is not None:
-                self._payloads.setdefault(slot, deque()).append(memoryview(payload))
-                self.pump()
+            self._append_payload(slot, payload)
+        self.pump()
+
+    def _append_payload(self, slot: int, payload: bytes | None) -> None:
+        if payload is not None:
+            self._payloads.setdefault(slot, deque()).append(memoryview(payload))
 
     def last_delivered_obs(self, before: Mapping[int, int]) -> dict[int, list[Array]]:
         newest = self._newest_rows(before)
