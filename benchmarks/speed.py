@@ -21,6 +21,7 @@ from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBase
 from benchmarks.promises import Row, add_row_options, finish, measure_row, rows_to_measure
 from benchmarks.rows import Effort, Readings
 from benchmarks.spares import vector_spare_env_gain
+from benchmarks.states import get_states_ms, set_states_ms
 from vecenv.alf import load
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count, seconds
@@ -30,6 +31,7 @@ from vecenv.measurement.target import EnvFn, registered_env
 
 _CARTPOLE = registered_env("CartPole-v1")
 _PONG = registered_env("ALE/Pong-v5", atari=True, quiet=True)
+_EXACT_PONG = registered_env("ALE/Pong-v5", {"repeat_action_probability": 0.0}, atari=True, quiet=True)
 _CHEETAH = registered_env("HalfCheetah-v5", quiet=True)
 _BUSY_50 = functools.partial(BusyEnv, busy_us=50)
 _BUSY_200 = functools.partial(BusyEnv, busy_us=200)
@@ -199,6 +201,10 @@ _ROWS = [
     Row("64 CartPoles of an env server, time of a lease", 20.0, functools.partial(lease_ms, 64), "ms", at_least=False),
     Row("the same, speed of steps", 0.97, functools.partial(leased_to_own, 64), "x own workers"),
     Row("64 envs of an env server, constructors of 50 ms", 50.0, functools.partial(own_start_to_lease, 64), "x sooner"),
+    Row("get_states, 64 CartPoles", 1.0, functools.partial(get_states_ms, _CARTPOLE, 64), "ms", at_least=False),
+    Row("set_states, 64 CartPoles", 1.0, functools.partial(set_states_ms, _CARTPOLE, 64), "ms", at_least=False),
+    Row("get_states, 8 Pongs", 5.0, functools.partial(get_states_ms, _EXACT_PONG, 8), "ms", at_least=False),
+    Row("set_states, 8 Pongs", 5.0, functools.partial(set_states_ms, _EXACT_PONG, 8), "ms", at_least=False),
     Row("memory per env in a worker, 4096 CartPoles", 20.0, rows.memory_per_env_kib, "KiB", at_least=False),
     Row("idle workers", 0.1, functools.partial(rows.idle_cpu_percent, [_CARTPOLE] * 64), "% of a core", at_least=False),
     Row("memory growth, step 100,000 to 1,100,000", 1.0, _memory_growth, "MiB", at_least=False),
