@@ -28,8 +28,8 @@ class ShardInfo(NamedTuple):
         pid: of its process; 0 if it has none yet.
         node_id, node_ip: of the node where that runs, '' without nodes.
         env_ids: its envs.
-        state: 'opening' or 'building' (its envs are built, or it waits for room), 'ready' (others are still being
-            started), 'serving', 'lost' (it will be replaced), or 'dead'.
+        state: 'waiting' (its process is not placed yet), 'opening' or 'building' (its envs are built), 'ready' (others
+            are still being started), 'serving', 'lost' (it will be replaced), or 'dead'.
         restarts: how often it was replaced.
     """
 

@@ -188,7 +188,7 @@ class ShardReading:
         node: where it runs, '' without nodes.
         pid: of its process on that node; 0 if it has none.
         env_ids: its envs.
-        state: as in `ShardInfo`, or 'waiting' if its process is not placed yet.
+        state: as in `ShardInfo`.
         restarts: how often it was replaced.
         worker_restarts: workers that it and its predecessors have replaced.
         steps: of its envs, since the start of the pool.

@@ -72,7 +72,7 @@ def test_line_about_a_worker_that_died_in_a_shard_names_both(caplog: pytest.LogC
 
 def test_shards_print_as_a_table_with_ranges_of_env_ids() -> None:
     with LocalPool([ToyEnv] * 5) as pool:
-        assert str(pool.shards()).splitlines()[1].split() == ["shard", "0", "-", "-", "0-2", "opening", "0"]
+        assert str(pool.shards()).splitlines()[1].split() == ["shard", "0", "-", "-", "0-2", "waiting", "0"]
         play(pool, 2, lambda pool, number: pool.kill_shard(1) if number == 1 else None)
         shards = pool.shards()
         pids = [pool.carrier.pid_of(shard) for shard in (0, 1)]

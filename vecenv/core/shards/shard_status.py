@@ -20,9 +20,12 @@ from ..layout.commands import Command
 from ..layout.flags import Op
 from ..processes.worker_main import describe_envs
 from ..system.clock import NEVER_NS, now_ns
-from .carrier import Lost
+from .carrier import Lost, ShardPlace
 
-__all__ = ["ShardState", "ShardStatus", "death_of"]
+__all__ = ["WAITING", "ShardState", "ShardStatus", "death_of"]
+
+#: The state, in texts, of a shard whose process is not placed yet.
+WAITING = "waiting"
 
 
 class ShardState(Enum):
@@ -93,6 +96,10 @@ class ShardStatus:
     def is_starting(self) -> bool:
         """Whether its process is being placed, or builds its envs."""
         return self.state in (ShardState.OPENING, ShardState.BUILDING)
+
+    def state_text(self, place: ShardPlace | None) -> str:
+        """Return the state for messages and tables; `place` is that of its process, None before that is placed."""
+        return WAITING if self.is_starting and place is None else self.state.value
 
     def add_workers(self, num_cpus: int, reason: str) -> None:
         """Have successors run the envs in workers."""

@@ -17,12 +17,9 @@ from ..layout.spec import Array
 from ..system.clock import now_ns
 from .carrier import ShardPlace
 from .shard_counters import CountersCopy
-from .shard_status import ShardStatus
+from .shard_status import WAITING, ShardStatus
 
 __all__ = ["ShardTable"]
-
-#: The state of a shard whose process is not placed yet.
-_WAITING = "waiting"
 
 
 class ShardTable:
@@ -55,7 +52,7 @@ class ShardTable:
         self._timings: Any = plan.timings(memory)
         self._slot_of_env[:] = np.arange(plan.num_envs)
         for row, share in zip(rows, shares):
-            row["first_env_id"], row["num_envs"], row["state"] = share[0], len(share), _WAITING
+            row["first_env_id"], row["num_envs"], row["state"] = share[0], len(share), WAITING
 
     def note(self, status: ShardStatus, place: ShardPlace | None) -> None:
         """Write the state and the place of a shard, if they have changed."""
@@ -65,7 +62,7 @@ class ShardTable:
         self._written[status.shard] = found
         row = self._rows[status.shard]
         row["pid"] = 0
-        row["state"] = _WAITING if status.is_starting and place is None else status.state.value
+        row["state"] = status.state_text(place)
         row["restarts"], row["worker_restarts"] = found[1:3]
         row["node"] = "" if place is None else place.node
         row["pid"] = 0 if place is None else place.pid

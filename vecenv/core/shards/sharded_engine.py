@@ -327,8 +327,10 @@ class ShardedEngine(Engine):
         """Return the state of every shard, and where it runs."""
         found = Shards()
         for shard, status in enumerate(self._shards):
-            place = self._carrier.place_of(shard) or ShardPlace(0)
-            found.append(ShardInfo(shard, *place, tuple(status.env_ids), status.state.value, status.num_replaced))
+            place = self._carrier.place_of(shard)
+            where = place or ShardPlace(0)
+            env_ids, state = tuple(status.env_ids), status.state_text(place)
+            found.append(ShardInfo(shard, *where, env_ids, state, status.num_replaced))
         return found
 
     # ---- shards as workers -------------------------------------------------------------------
