@@ -168,15 +168,15 @@ def _serve_client(server: Connection, boot: StandbyBoot, stock: EnvStock) -> Non
     control, client = Connection(recv_descriptor(server).number), recv_descriptor(server)
     main = vars(sys.modules["__main__"])
     path, affinity, own_main = list(sys.path), os.sched_getaffinity(0), dict(main)
-    modules, levels, running = dict(sys.modules), LogLevels.now(), find_running()
+    modules, levels = dict(sys.modules), LogLevels.now()
     lease = _ClientPool(control)
     keeps_state = boot.rebuild == "never"  # then it belongs to the envs
     try:
         with registry_kept(), contextlib.nullcontext() if keeps_state else state_kept():
             with control, contextlib.closing(client), _LeaseWatch(server, boot, client, lease.stop):
+                running = find_running()
                 called = lease.serve()
-            has_more_running = not keeps_state and not find_running() <= running
-            stock.take_back(called, lease.num_envs, has_more_running)
+                stock.take_back(called, lease.num_envs, has_more_running=not find_running() <= running)
     finally:
         sys.path[:] = path
         main.clear()
