@@ -172,11 +172,11 @@ def _serve_client(server: Connection, boot: StandbyBoot, stock: EnvStock) -> Non
     lease = _ClientPool(control)
     keeps_state = boot.rebuild == "never"  # then it belongs to the envs
     try:
-        with registry_kept(), contextlib.nullcontext() if keeps_state else state_kept():
-            with control, contextlib.closing(client), _LeaseWatch(server, boot, client, lease.stop):
-                running = find_running()
-                called = lease.serve()
-                stock.take_back(called, lease.num_envs, has_more_running=not find_running() <= running)
+        kept = contextlib.nullcontext() if keeps_state else state_kept()
+        with registry_kept(), kept, control, contextlib.closing(client), _LeaseWatch(server, boot, client, lease.stop):
+            running = find_running()
+            called = lease.serve()
+            stock.take_back(called, lease.num_envs, has_more_running=not find_running() <= running)
     finally:
         sys.path[:] = path
         main.clear()
