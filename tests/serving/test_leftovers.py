@@ -275,13 +275,11 @@ def test_leases_with_new_classes_do_not_grow_workers_or_server() -> None:
             class Wrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
                 pass
 
-            rows_of([functools.partial(_wrapped, one, Wrapper) for one in server.lease(1)], 2)
+            rows_of(
+                [functools.partial(lambda env_fn, kind: kind(env_fn()), one, Wrapper) for one in server.lease(1)], 2
+            )
             server.await_idle(1)
             if number == 300:
                 before = [one.memory_info().rss for one in processes]
         grown = [one.memory_info().rss - rss for one, rss in zip(processes, before)]
         assert max(grown) < 1 << 20, grown
-
-
-def _wrapped(env_fn: Callable[[], Any], wrapper: Any) -> Any:
-    return wrapper(env_fn())
