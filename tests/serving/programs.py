@@ -27,14 +27,15 @@ class ServerProgram:
     Args:
         folder: for the file, the socket and the output.
         toml: the contents of the file.
+        prefix: a command that executes the server.
     """
 
-    def __init__(self, folder: Path, toml: str) -> None:
+    def __init__(self, folder: Path, toml: str, prefix: Sequence[str] = ()) -> None:
         self.socket = os.path.join(folder, "s")
         self.log = folder / "log"
         file = folder / "sims.toml"
         file.write_text(toml)
-        command = [sys.executable, "-m", "vecenv", "serve", str(file), "--socket", self.socket]
+        command = [*prefix, sys.executable, "-m", "vecenv", "serve", str(file), "--socket", self.socket]
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -88,19 +89,20 @@ class ServerProgram:
 
 @contextlib.contextmanager
 def serving(
-    factory: str = "CartPole-v1", workers: int = 2, *, others: str = "", **values: Any
+    factory: str = "CartPole-v1", workers: int = 2, *, others: str = "", prefix: Sequence[str] = (), **values: Any
 ) -> Iterator[ServerProgram]:
     """Run a server with one env of this factory, named 'env', and wait until its workers are ready.
 
     Args:
         factory, workers: of the env.
         others: further tables of the file.
+        prefix: a command that executes the server.
         values: further keys of the env, as TOML texts.
     """
     lines = [f'factory = "{factory}"', f"workers = {workers}", *(f"{key} = {value}" for key, value in values.items())]
     # the path of a socket has 107 characters at most
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        server = ServerProgram(Path(folder), "\n".join(["[env]", *lines, others]))
+        server = ServerProgram(Path(folder), "\n".join(["[env]", *lines, others]), prefix)
         try:
             server.await_idle(workers)
             yield server

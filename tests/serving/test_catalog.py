@@ -49,6 +49,7 @@ def test_catalog_has_all_values_of_the_file(tmp_path: Path) -> None:
         ("[env]\nworkers = 2", r"\[env\] lacks factory"),
         ("[env]\nfactory = 'x'\nworkrs = 2", "unknown key 'workrs'; did you mean workers"),
         ("[env]\nfactory = 3", r"\[env\] factory: expected a text, got 3"),
+        ('[""]\nfactory = "x"', r"\[\] name: expected a text, got ''"),
         ("[env]\nfactory = 'x'\nworkers = 0", r"\[env\] workers"),
         ("[env]\nfactory = 'x'\nrebuild = 'often'", r"\[env\] rebuild"),
         ("[env]\nfactory = 'x'\nclose_seconds = 0", r"\[env\] close_seconds"),
@@ -67,3 +68,10 @@ def test_wrong_file_is_an_error_that_names_the_place(tmp_path: Path, text: str, 
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="none.toml"):
         read_catalog(tmp_path / "none.toml")
+
+
+def test_file_that_is_no_utf8_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "sims.toml"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"sims\.toml: .*utf-8"):
+        read_catalog(file)

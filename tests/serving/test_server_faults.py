@@ -7,6 +7,7 @@ import errno
 import functools
 import itertools
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,30 @@ def test_workers_of_a_killed_client_return_as_new(stage: str) -> None:
         assert rows_of(server.lease(2)) == own
         server.await_idle(2)
         assert workers_of(server) == pids
+
+
+def _raising(env_fn: Callable[[], Any], is_last: object) -> Any:
+    if is_last:
+        raise ValueError("as requested")
+    return env_fn()
+
+
+def test_failed_start_of_a_pool_leaves_its_leased_workers_alive() -> None:
+    """They were killed, so that a mistake in a wrapper, or Ctrl-C, cost the start of all simulators."""
+    with serving(workers=3) as server:
+        pids = workers_of(server)
+        with pytest.raises(ValueError, match="as requested"):
+            VectorEnv([functools.partial(_raising, one, number == 2) for number, one in enumerate(server.lease(3))])
+        server.await_idle(3)
+        assert workers_of(server) == pids
+
+
+def test_lock_of_the_start_method_fork_is_an_error_for_leased_envs() -> None:
+    lock = multiprocessing.get_context("fork").Lock()
+    with serving(workers=1) as server:
+        with pytest.raises(ConfigError, match="was made for the start method 'fork'"):
+            VectorEnv([functools.partial(_raising, one, lock) for one in server.lease(1)], context="fork")
+        server.await_idle(1)
 
 
 def test_hanging_step_of_a_killed_client_ends_with_its_worker(stopper: Path) -> None:

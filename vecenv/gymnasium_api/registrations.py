@@ -38,6 +38,7 @@ __all__ = [
     "log_level",
     "named_in_main",
     "pickle_registrations",
+    "registry_kept",
     "registered",
     "registered_specs",
     "running_modules",
@@ -203,6 +204,17 @@ def ids_kept() -> Iterator[None]:
         warnings.filterwarnings("ignore", _OVERRIDING, UserWarning)
         yield
     gymnasium.registry.update(before)
+
+
+@contextlib.contextmanager
+def registry_kept() -> Iterator[None]:
+    """Put the present registry of Gymnasium back at the end of the context."""
+    before = dict(gymnasium.registry)
+    try:
+        yield
+    finally:
+        gymnasium.registry.clear()
+        gymnasium.registry.update(before)
 
 
 def named_in_main(specs: Iterable[EnvSpec]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class CatalogEntry:
         close_seconds: how long a step may take after the end of a lease, and `close` of the envs.
         max: most workers that a client has at the same time, by its name; others have no limit.
         reserve: workers that only this client gets, by its name.
-        nice: niceness of the workers of a client, from 0 to 19, by its name.
+        nice: niceness of the workers of a client above that of the server, from 0 to 19, by its name.
 
     Raises:
         ConfigError: a value is wrong.
@@ -68,7 +68,7 @@ class CatalogEntry:
     def __post_init__(self) -> None:
         where = f"[{self.name}]"
         for key in ("name", "factory"):
-            if not isinstance(getattr(self, key), str):
+            if not isinstance(getattr(self, key), str) or not getattr(self, key):
                 raise ConfigError(f"{where} {key}: expected a text, got {getattr(self, key)!r}", key=key)
         for key in ("workers", "envs_per_worker"):
             check_whole(f"{where} {key}", getattr(self, key), 1)
@@ -112,7 +112,7 @@ def read_catalog(path: Path) -> list[CatalogEntry]:
     try:
         with open(path, "rb") as file:
             tables = toml.load(file)
-    except (OSError, toml.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # also bytes that are no UTF-8
         raise ConfigError(f"{path}: {error}") from error
     found = [_read_entry(path, name, table) for name, table in tables.items()]
     if not found:

@@ -56,7 +56,7 @@ def find_grantable(
     is_blocked = False
     has = Counter(leased)
     for position, (client, count) in enumerate(waiting):
-        is_allowed = count + has[client] <= entry.max.get(client, entry.workers)
+        is_allowed = client not in entry.max or count + has[client] <= entry.max[client]
         kept = sum(max(0, most - has[other]) for other, most in entry.reserve.items() if other != client)
         own_reserve = entry.reserve.get(client, 0) - has[client]
         if is_allowed and count <= num_idle - kept and (not is_blocked or count <= own_reserve):

@@ -59,6 +59,8 @@ _LONGEST_NAME, _LONGEST_LIST = 200, 1000
 #: Seconds in which no connection is accepted, after one for which there was no descriptor.
 _PAUSE_SECONDS = 1.0
 _NS = 1_000_000_000
+#: Number of the capability that lets a process lower niceness.
+_CAP_SYS_NICE = 23
 
 
 class _Worker:
@@ -311,7 +313,7 @@ class EnvServer:
         if returned.is_fresh:
             worker.state = "idle"
             if client is not None and worker.entry.nice.get(_name_of(client)):
-                os.setpriority(os.PRIO_PGRP, worker.pid, 0)
+                os.setpriority(os.PRIO_PGRP, worker.pid, _niceness())
         else:
             self._starts.append((Deadline(0.0), worker.entry))
             self._retire(worker)
@@ -516,7 +518,7 @@ class EnvServer:
         niceness = entry.nice.get(_name_of(client), 0)
         is_last = False
         if niceness:
-            os.setpriority(os.PRIO_PGRP, worker.pid, niceness)
+            os.setpriority(os.PRIO_PGRP, worker.pid, _niceness() + niceness)  # the system takes 19 for more
             is_last = not _can_raise_priority()
         worker.state, worker.client = "leased", client
         worker.send(Lease(is_last), [theirs, process])
@@ -550,9 +552,18 @@ def _build_text(build: Any) -> str:
     return ", ".join(f"{key} {value}" for key, value in build.items()) if isinstance(build, dict) else "no releases"
 
 
+def _niceness() -> int:
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
 def _can_raise_priority() -> bool:
-    """Return whether this process may set the niceness of its workers back to 0."""
-    return os.geteuid() == 0 or resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20
+    """Return whether this process may set the niceness of its workers back to its own; root in a container may not."""
+    return bool(_capabilities() >> _CAP_SYS_NICE & 1) or resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20 - _niceness()
+
+
+def _capabilities() -> int:
+    with open("/proc/self/status") as status:
+        return next((int(line.split()[1], 16) for line in status if line.startswith("CapEff:")), 0)
 
 
 def _refuse(connection: MessageSocket, reason: str) -> None:

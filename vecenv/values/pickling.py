@@ -182,6 +182,7 @@ def adopt_main() -> None:
     global _adopted
     _adopted = {}
     _received.clear()
+    _shadowed.clear()
 
 
 def _dump(value: Any, kind: Callable[..., _Pickler], names: Any) -> bytes:

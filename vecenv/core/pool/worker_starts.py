@@ -221,7 +221,7 @@ class WorkerStarts:
 
     def pickle_functions(self, env_ids: Iterable[int]) -> dict[str, Any]:
         """Return the fields of `Boot` with the functions that a worker of these envs calls."""
-        shared = self._group.share_objects(self._options.context)
+        shared = self._group.share_objects("spawn" if self._group.lease is not None else self._options.context)
         self._names.append({})
         with shared.collecting():
             return {

@@ -113,16 +113,19 @@ class EnvStock:
         self._num_taken += 1
         return self._envs[self._num_taken - 1]
 
-    def take_back(self, called: Collection[int]) -> None:
+    def take_back(self, called: Collection[int], num_envs: int, has_more_running: bool) -> None:
         """End the use of the envs by a pool.
 
         Args:
             called: envs of the pool that its calls may have changed.
+            num_envs: number of envs of the pool; if it has taken more, some are closed.
+            has_more_running: whether threads or processes are left that the pool's use of the envs has started.
         """
         used, self._num_taken = self._num_taken, 0
-        if used and self._rebuild != "never":
-            has_more = len(self._envs) > self._num_envs
-            self.is_fresh = not called and not has_more and all(map(self._renew, range(used)))
+        if used > num_envs:
+            self.is_fresh = False
+        elif used and self._rebuild != "never":
+            self.is_fresh = not called and not has_more_running and all(map(self._renew, range(used)))
 
     def _renew(self, number: int) -> bool:
         state = self._new_states[number]

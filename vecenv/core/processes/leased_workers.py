@@ -22,6 +22,7 @@ from ..layout.native import implementation
 from ..system.clock import Deadline
 from ..system.descriptor import Descriptor
 from ..system.message_socket import BadMessage, MessageSocket
+from ..system.process_stat import is_ending
 from ..system.signals import signals_deferred
 from ..system.stack_dump import StackFile
 from ..system.worker_socket import ControlSocket
@@ -93,7 +94,10 @@ class LeasedProcess:
     @property
     def exitcode(self) -> int | None:
         """How the process has ended; None: its lease has ended, or the server does not know."""
-        if self._pidfd.closed or not wait([self._pidfd.number], 0):
+        if self._pidfd.closed:
+            return None
+        # a process that ends closes its sockets first
+        if not wait([self._pidfd.number], _EXIT_SECONDS if is_ending(self.pid) else 0):
             return None
         return self._exit_code_of(self.number)
 
@@ -287,4 +291,4 @@ class LeasedWorkers:
                     descriptor.close()
             self._granted.clear()
             if self._socket is not None:
-                self._socket.close()
+                self._socket.end()

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import linecache
+import logging
 import os
 import pickle
 import select
@@ -28,6 +30,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from ...gymnasium_api.registrations import registry_kept
 from ...values.pickling import adopt_main, load_with_main
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..layout import messages
@@ -35,10 +38,13 @@ from ..layout.native import load
 from ..system.blas_threads import cap_loaded_libraries
 from ..system.clock import Deadline, limit_of
 from ..system.descriptor import Descriptor, WakeEvent
-from ..system.log_records import LogSender
-from ..system.module_paths import import_from
+from ..system.log_records import LogLevels, LogSender
+from ..system.module_files import note_modules
+from ..system.module_paths import import_from, unload
+from ..system.process_state import find_running, state_kept
 from ..system.process_title import set_title
 from ..system.process_tree import kill_tree, set_mark
+from ..system.shared_objects import receive_shared
 from ..system.stack_dump import disable_stack_dumps, enable_stack_dumps, note_pause
 from .builder import EnvThread
 from .env_stock import EnvStock, use_stock
@@ -162,14 +168,22 @@ def _serve_client(server: Connection, boot: StandbyBoot, stock: EnvStock) -> Non
     control, client = Connection(recv_descriptor(server).number), recv_descriptor(server)
     main = vars(sys.modules["__main__"])
     path, affinity, own_main = list(sys.path), os.sched_getaffinity(0), dict(main)
+    modules, levels = dict(sys.modules), LogLevels.now()
     lease = _ClientPool(control)
+    keeps_state = boot.rebuild == "never"  # then it belongs to the envs
     try:
-        with control, contextlib.closing(client), _LeaseWatch(server, boot, client, lease.stop):
-            stock.take_back(lease.serve())
+        kept = contextlib.nullcontext() if keeps_state else state_kept()
+        with registry_kept(), kept, control, contextlib.closing(client), _LeaseWatch(server, boot, client, lease.stop):
+            running = find_running()
+            called = lease.serve()
+            stock.take_back(called, lease.num_envs, has_more_running=not find_running() <= running)
     finally:
         sys.path[:] = path
         main.clear()
         main.update(own_main)
+        note_modules(unload(lease.modules, modules))
+        linecache.clearcache()
+        levels.restore()
         os.sched_setaffinity(0, affinity)
         set_title(f"vecenv server: worker of {boot.name}", "vecenv standby")
         del lease
@@ -181,9 +195,15 @@ class _ClientPool:
 
     Args:
         control: the socket to the pool of the client.
+
+    Attributes:
+        num_envs: that the pool has in this worker.
+        modules: names of the modules that were loaded until its envs were built.
     """
 
     def __init__(self, control: Connection) -> None:
+        self.num_envs = 0
+        self.modules: set[str] = set()
         self._control = control
         self._served = Served([])
 
@@ -208,8 +228,11 @@ class _ClientPool:
 
     def _serve(self, boot: Boot) -> None:
         control = self._control
+        self.num_envs = len(boot.env_ids)
         show_title(boot, boot.env_ids)
         stack = recv_descriptor(control)
+        shared = [recv_descriptor(control) for _ in range(boot.num_shared)]
+        receive_shared(shared, ())
         enable_stack_dumps(stack.number)
         note_pause()
         sys.path[:] = boot.path
@@ -217,7 +240,8 @@ class _ClientPool:
         log, threads = LogSender(control), [EnvThread(0, boot.settings)]
         try:
             import_from(boot.sources)
-            log.install(boot.log_levels)
+            logging.root.addHandler(log)  # handlers of the envs stay
+            boot.log_levels.apply()
             with GlobalRngs(boot.first_env_id, boot.rng_entropy) as rngs, torch_imports:
                 rngs.fork_guard.install()
                 try:
@@ -227,13 +251,17 @@ class _ClientPool:
                 except Exception as error:
                     control.send_bytes(messages.dump(SetUpFailure(messages.pack_error(error))))
                     raise EOFError from error
+                finally:
+                    self.modules = set(sys.modules)
                 if self._served.hosts:
                     serve(threads, self._served.hosts, control, log)
                     send_exit(ExitReport(), control, log)
         finally:
             log.end()
             disable_stack_dumps()
-            stack.close()
+            receive_shared((), ())
+            for descriptor in (stack, *shared):
+                descriptor.close()
 
 
 class _LeaseWatch:

@@ -346,6 +346,11 @@ class Worker:
             _LOG.warning("%s (process %d) was killed and has not ended; it is left to the system", self.name, self.pid)
             self._mark_dead()
 
+    def give_back(self) -> None:
+        """Leave a leased worker to its server, which kills it only if it does not return."""
+        if not self.is_dead:
+            self._mark_dead()
+
     def _send_kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill_process(self.process, self.pidfd)

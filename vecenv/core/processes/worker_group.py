@@ -161,7 +161,10 @@ class WorkerGroup:
             with signals_deferred():
                 deadline = end_deadline()
                 for worker in self.workers:
-                    worker.kill(deadline)
+                    if self.lease is not None and self.hub is None:  # its envs are warm, and no step runs
+                        worker.give_back()
+                    else:
+                        worker.kill(deadline)
                 self._release()
                 self.has_ended = True
             for worker in self.workers:

@@ -132,7 +132,7 @@ class Boot:
         mark: shows which processes the worker has started; see `process_tree`. `Worker.send_boot` sets it.
         is_forked: whether the worker was forked, from the parent or a fork server, and ends by `os._exit`.
         is_leased: whether the worker belongs to an env server, which gets it back; see `standby`. It keeps the settings
-            of its server, and its envs are not closed.
+            and the output of its server, and its envs are not closed.
     """
 
     worker_id: int
@@ -608,7 +608,7 @@ def prepare(
         show_title(boot, sorted(envs))
     if capture is not None:
         capture.end()
-    if boot.worker_output == "none":
+    if boot.worker_output == "none" and not boot.is_leased:  # later programs may want the output
         silence()
     report.files = note_modules()
     if boot.reports_all_files:

@@ -15,6 +15,7 @@ output_capture  standard output and error of a worker that builds its envs
 stack_dump      Python stacks of a worker that hangs or dies
 blas_threads    limits for the threads of numeric libraries
 process_settings  settings of Python and numeric libraries, for workers to take over
+process_state   state that envs of one program may not leave to the next one
 module_paths    files of modules that the search path does not lead to
 module_files    files of the loaded modules as they were when they were loaded
 affinity        the core that a worker prefers

@@ -73,6 +73,12 @@ class LogLevels:
             logging.getLogger(name or None).setLevel(level)
         logging.disable(self.disabled)
 
+    def restore(self) -> None:
+        """Set these levels in this process, and remove all others that were set since."""
+        for name in LogLevels.now().levels.keys() - self.levels:
+            logging.getLogger(name).setLevel(logging.NOTSET)
+        self.apply()
+
 
 def _named_loggers() -> dict[str, logging.Logger]:
     known = list(logging.root.manager.loggerDict.items())

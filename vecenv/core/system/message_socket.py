@@ -6,6 +6,7 @@ itself, and the contents are no code, so a program that sends anything else does
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -68,6 +69,12 @@ class MessageSocket:
     def close(self) -> None:
         """Close this end; may be repeated."""
         self._socket.close()
+
+    def end(self) -> None:
+        """End the connection, even if forked processes have copies of this end; may be repeated."""
+        with contextlib.suppress(OSError):  # it is closed, or was never connected
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self.close()
 
     def peer(self) -> tuple[int, int]:
         """Return (pid, uid) of the process that has connected, as the kernel knows them."""

@@ -6,18 +6,15 @@ file as it was when the module was loaded, even if the file has changed before t
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import os
-import site
 import sys
-import sysconfig
 import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from .module_paths import file_of
+from .module_paths import file_of, installed_folders
 
 __all__ = [
     "ModuleFile",
@@ -116,16 +113,8 @@ def stamp_of(path: str) -> FileStamp:
     return found.st_mtime_ns, found.st_size
 
 
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    """Return the folders of Python and of installed packages: their files are many, seldom edited, and not read."""
-    paths = sysconfig.get_paths()
-    names = "stdlib", "platstdlib", "purelib", "platlib"
-    return tuple({os.path.join(folder, "") for folder in (*map(paths.__getitem__, names), *site.getsitepackages())})
-
-
 def _digest_of(path: str, stamp: FileStamp) -> bytes:
-    if stamp is None or stamp[1] > _MOST_BYTES or path.startswith(_installed()):
+    if stamp is None or stamp[1] > _MOST_BYTES or path.startswith(installed_folders()):
         return b""
     try:
         with open(path, "rb") as file:

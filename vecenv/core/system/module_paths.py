@@ -9,20 +9,24 @@ to classes and functions by the names of their modules.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.machinery
 import importlib.util
 import os
+import site
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import sysconfig
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import NamedTuple
 
-__all__ = ["Source", "file_of", "find_sources", "import_from"]
+__all__ = ["Source", "file_of", "find_sources", "import_from", "installed_folders", "unload"]
 
 #: Packages that a worker may have loaded before it knows the modules of the program, and that cannot be loaded twice.
 _LOADED = ("cloudpickle", "gymnasium", "numpy", "vecenv")
+_EXTENSIONS = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 
 class Source(NamedTuple):
@@ -61,6 +65,14 @@ def find_sources() -> dict[str, Source]:
             if file or folders.get(name):
                 found[name] = Source(file, None if places is None else tuple(folders[name]), other)
     return found
+
+
+@functools.cache
+def installed_folders() -> tuple[str, ...]:
+    """Return the folders of Python and of installed packages: their files are many, seldom edited, and not read."""
+    paths = sysconfig.get_paths()
+    names = "stdlib", "platstdlib", "purelib", "platlib"
+    return tuple({os.path.join(folder, "") for folder in (*map(paths.__getitem__, names), *site.getsitepackages())})
 
 
 def _absolute(path: str) -> str:
@@ -159,6 +171,45 @@ def import_from(sources: Mapping[str, Source]) -> list[str]:
         sys.meta_path.insert(0, _Finder(sources))
         sys.meta_path.append(_Packages(sources))
     return replaced
+
+
+def unload(names: Collection[str], known: Mapping[str, ModuleType]) -> list[str]:
+    """Unload modules of a program whose workers serve another one next, and put back the modules from before.
+
+    Modules of installed packages stay, and so do those of packages with extension modules, which load only once.
+
+    Args:
+        names: of modules that the program has loaded.
+        known: a copy of `sys.modules` from before.
+
+    Returns:
+        The names of the modules that are not loaded any more.
+    """
+    lost = [name for name in names if name not in known and _is_editable(sys.modules.get(name))]
+    stay = {_top(name) for name in names if file_of(sys.modules.get(name)).endswith(_EXTENSIONS)}
+    lost = [name for name in lost if _top(name) not in stay]
+    for name in lost:
+        module = sys.modules.pop(name)
+        package, _, last = name.rpartition(".")
+        if vars(sys.modules.get(package, sys)).get(last) is module:
+            delattr(sys.modules[package], last)
+    replaced = [name for name, module in known.items() if sys.modules.get(name) is not module]
+    for name in replaced:
+        sys.modules[name] = known[name]
+    return lost + replaced
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _is_editable(module: object) -> bool:
+    """Return whether a module, or a package without a file, is none of Python, of an installed package or of ours."""
+    spec = _spec_in(module)
+    if spec is None or _top(spec.name) in _LOADED:
+        return False
+    places = [spec.origin] if spec.has_location else spec.submodule_search_locations
+    return bool(places) and not any(str(place).startswith(installed_folders()) for place in places or ())
 
 
 class _Finder(MetaPathFinder):

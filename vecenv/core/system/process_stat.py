@@ -17,6 +17,7 @@ __all__ = [
     "environ_of",
     "find_pids",
     "has_proc",
+    "is_ending",
     "run_delay_ns",
     "started_at",
     "stat_fields",
@@ -25,6 +26,8 @@ __all__ = [
 
 #: The states of /proc, by their names in psutil.
 _STATES = {"running": "R", "stopped": "T", "tracing-stop": "t", "disk-sleep": "D", "zombie": "Z"}
+#: Flag of the kernel for a process that ends.
+_PF_EXITING = 4
 
 
 class StatField(IntEnum):
@@ -32,6 +35,7 @@ class StatField(IntEnum):
 
     STATE = 0  #: one letter
     SESSION = 3  #: id of the session
+    FLAGS = 6  #: bits of the kernel
     CPU_TICKS = 11  #: the first of four numbers: user and system time, the same of children that have ended
     STARTED = 19  #: clock ticks since boot
     ARGUMENTS_START = 45  #: address of the arguments; 0 if it is hidden
@@ -111,6 +115,12 @@ def started_at(pid: int) -> str:
 def state_of(pid: int) -> str:
     """Return the state of a process as one letter, such as 'T' for stopped; '' if there is no such process."""
     return _field(pid, StatField.STATE)
+
+
+def is_ending(pid: int) -> bool:
+    """Return whether a process has begun to end, or has ended; False without /proc."""
+    flags = _field(pid, StatField.FLAGS)
+    return not flags or bool(int(flags) & _PF_EXITING)
 
 
 def busy_ns(pid: int) -> int:

@@ -112,7 +112,7 @@ def _restore_mujoco(env: Any, captured: tuple[Any, dict[str, Any], dict[str, Any
         set_own_attr(env, name, value)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)  # a worker of an env server gets new classes in each lease
 def _names_of_arrays(cls: Any) -> tuple[str, ...]:
     return tuple([name for name, member in vars(cls).items() if isinstance(member, property) and name[0] != "_"])
 
@@ -179,7 +179,7 @@ def _is_pure(value: Any, depth: int = 0) -> bool:
     return isinstance(value, (*_IMMUTABLE, types.BuiltinFunctionType, np.ufunc))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def _stores_outside(code: types.CodeType, outer_names: tuple[str, ...]) -> bool:
     """Return whether a function, or one inside it, sets an attribute, a global or one of these outer variables."""
     return any(

@@ -19,7 +19,7 @@ _PLAIN_SPACES = {spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDi
 GENERATOR_CLASSES = (np.random.Generator, np.random.RandomState, random.Random, EpisodeSeeds)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def _kind_of(cls: type) -> int:
     """Return one of the three kinds of classes of attributes."""
     if issubclass(cls, GENERATOR_CLASSES):
