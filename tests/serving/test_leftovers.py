@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import multiprocessing
 import os
@@ -262,6 +263,31 @@ def test_server_that_cannot_lower_niceness_stays_alive() -> None:
             with VectorEnv(server.lease(1, client=client)) as envs:
                 assert psutil.Process(envs.worker_pids[0]).nice() == niceness
             server.await_idle(1)
+
+
+def test_module_of_wrappers_that_registers_a_class_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registration kept the class, and thereby the module of each lease."""
+    folder = tmp_path / "wrappers"
+    folder.mkdir()
+    (folder / "registering.py").write_text(
+        "import gymnasium, vecenv\n"
+        "class Wrapper(gymnasium.Wrapper): pass\n"
+        "vecenv.register_pickled_state(Wrapper)\n"
+        "data = bytes(range(256)) * (1 << 14)\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    with serving(workers=1) as server:
+        grown = []
+        for _ in range(8):
+            rows_of([functools.partial(_registering, one) for one in server.lease(1)], 2)
+            server.await_idle(1)
+            [worker] = [one for one in psutil.Process(server.process.pid).children() if "standby" in one.name()]
+            grown.append(worker.memory_info().rss)
+        assert grown[-1] - grown[1] < 3 << 22, "six modules have 24 MiB"
+
+
+def _registering(env_fn: Callable[[], Any]) -> Any:
+    return importlib.import_module("registering").Wrapper(env_fn())
 
 
 @pytest.mark.slow

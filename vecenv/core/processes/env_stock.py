@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -68,6 +69,9 @@ class Renewer(Protocol):
     def renew(self, env: Any, state: bytes) -> bool:
         """Put that state into the env again; return whether it is as new."""
 
+    def registrations_kept(self) -> AbstractContextManager[None]:
+        """Return a context that forgets, at its end, the classes that were registered in it."""
+
 
 class EnvStock:
     """The envs of one worker of an env server.
@@ -112,6 +116,10 @@ class EnvStock:
             self._build_one(self._num_taken)
         self._num_taken += 1
         return self._envs[self._num_taken - 1]
+
+    def registrations_kept(self) -> AbstractContextManager[None]:
+        """Return a context for the use of the envs by a pool, whose classes are not known afterwards."""
+        return self._renewer.registrations_kept()
 
     def take_back(self, called: Collection[int], num_envs: int, has_more_running: bool) -> None:
         """End the use of the envs by a pool.

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import linecache
 import logging
 import os
 import pickle
@@ -38,10 +37,10 @@ from ..layout.native import load
 from ..system.blas_threads import cap_loaded_libraries
 from ..system.clock import Deadline, limit_of
 from ..system.descriptor import Descriptor, WakeEvent
-from ..system.log_records import LogLevels, LogSender
+from ..system.log_records import LogSender
 from ..system.module_files import note_modules
 from ..system.module_paths import import_from, unload
-from ..system.process_state import find_running, state_kept
+from ..system.process_state import find_running, program_kept, state_kept
 from ..system.process_title import set_title
 from ..system.process_tree import kill_tree, set_mark
 from ..system.shared_objects import receive_shared
@@ -166,25 +165,18 @@ def _await_lease(server: Connection) -> Lease:
 def _serve_client(server: Connection, boot: StandbyBoot, stock: EnvStock) -> None:
     """Serve one pool until its lease ends; everything that belongs to the lease is released again."""
     control, client = Connection(recv_descriptor(server).number), recv_descriptor(server)
-    main = vars(sys.modules["__main__"])
-    path, affinity, own_main = list(sys.path), os.sched_getaffinity(0), dict(main)
-    modules, levels = dict(sys.modules), LogLevels.now()
+    modules = dict(sys.modules)
     lease = _ClientPool(control)
     keeps_state = boot.rebuild == "never"  # then it belongs to the envs
+    kept = contextlib.nullcontext() if keeps_state else state_kept()
     try:
-        kept = contextlib.nullcontext() if keeps_state else state_kept()
-        with registry_kept(), kept, control, contextlib.closing(client), _LeaseWatch(server, boot, client, lease.stop):
+        with kept, control, contextlib.closing(client), _LeaseWatch(server, boot, client, lease.stop):
             running = find_running()
-            called = lease.serve()
+            with program_kept(), registry_kept(), stock.registrations_kept():
+                called = lease.serve()
             stock.take_back(called, lease.num_envs, has_more_running=not find_running() <= running)
     finally:
-        sys.path[:] = path
-        main.clear()
-        main.update(own_main)
         note_modules(unload(lease.modules, modules))
-        linecache.clearcache()
-        levels.restore()
-        os.sched_setaffinity(0, affinity)
         set_title(f"vecenv server: worker of {boot.name}", "vecenv standby")
         del lease
         gc.collect()  # the mappings of the arena

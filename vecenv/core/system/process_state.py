@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import linecache
 import logging
 import os
 import signal
@@ -15,9 +16,26 @@ from typing import Any
 
 import numpy as np
 
+from .log_records import LogLevels
 from .process_settings import ProcessSettings, working_directory
 
-__all__ = ["find_running", "state_kept"]
+__all__ = ["find_running", "program_kept", "state_kept"]
+
+
+@contextlib.contextmanager
+def program_kept() -> Iterator[None]:
+    """Put back, at the end, what a worker gets from the program that it serves: main module, path, cores, levels."""
+    main = vars(sys.modules["__main__"])
+    path, own_main, affinity, levels = list(sys.path), dict(main), os.sched_getaffinity(0), LogLevels.now()
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        main.clear()
+        main.update(own_main)
+        os.sched_setaffinity(0, affinity)
+        levels.restore()
+        linecache.clearcache()  # lines of code that was sent by value
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ have no adapter for it, plain attributes are saved.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -206,6 +207,17 @@ class Snapshotter:
         _remove_generator(env)
         return not _has_generator(env)
 
+    @contextlib.contextmanager
+    def registrations_kept(self) -> Iterator[None]:
+        """Forget, at the end of the context, the classes that were registered in it, and the plans for classes."""
+        before = dict(_registered)
+        try:
+            yield
+        finally:
+            _registered.clear()
+            _registered.update(before)
+            _plans.clear()
+
     def watch(self, env: Any, *, is_deep: bool) -> AttributeWatch:
         """Read the attributes of all layers, so that `changes` can compare them after a call; see `AttributeWatch`."""
         return AttributeWatch(_watched_layers(env), _captured, is_deep=is_deep)
@@ -378,7 +390,7 @@ class _Plan(StateAdapter):
 
 
 _registered: dict[type | str, StateAdapter] = {}
-_plans: dict[type, _Plan] = {}  # never cleared: a process has few env classes
+_plans: dict[type, _Plan] = {}
 
 
 def dotted_name(cls: type) -> str:
