@@ -24,7 +24,10 @@ __all__ = ["find_running", "program_kept", "state_kept"]
 
 @contextlib.contextmanager
 def program_kept() -> Iterator[None]:
-    """Put back, at the end, what a worker gets from the program that it serves: main module, path, cores, levels."""
+    """Put back the settings of this process that a program sends to its workers; used in the main thread.
+
+    That are the contents of the main module, the search path, the cores, and the levels of loggers.
+    """
     main = vars(sys.modules["__main__"])
     path, own_main, affinity, levels = list(sys.path), dict(main), os.sched_getaffinity(0), LogLevels.now()
     try:
