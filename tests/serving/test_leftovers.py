@@ -271,7 +271,8 @@ def test_module_of_wrappers_that_registers_a_class_is_released(tmp_path: Path, m
     folder.mkdir()
     (folder / "registering.py").write_text(
         "import gymnasium, vecenv\n"
-        "class Wrapper(gymnasium.Wrapper): pass\n"
+        "class Wrapper(gymnasium.Wrapper):\n"
+        "    def step(self, action): return super().step(action)\n"  # it keeps the variables of its module
         "vecenv.register_pickled_state(Wrapper)\n"
         "data = bytes(range(256)) * (1 << 14)\n"
     )

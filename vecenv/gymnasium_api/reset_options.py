@@ -6,9 +6,9 @@ an env gets no `options`.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from ..values.class_cache import class_cache
 from ..values.signatures import parameters_of
 
 __all__ = ["accepts_options"]
@@ -25,7 +25,7 @@ def accepts_options(env: Any) -> bool:
     return accepted is not False
 
 
-@functools.lru_cache(maxsize=256)
+@class_cache
 def _accepts(reset: Any) -> bool | None:
     """Return whether a function has a parameter `options`; None if it only has `**kwargs`."""
     parameters = parameters_of(reset)

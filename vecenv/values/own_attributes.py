@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import copy
 import dis
-import functools
 import sys
 import types
 from collections.abc import Sequence
 from typing import Any
+
+from .class_cache import class_cache
 
 __all__ = [
     "MISSING",
@@ -41,7 +42,7 @@ def get_own_attr(layer: Any, name: str, default: Any = None) -> Any:
         return default
 
 
-@functools.lru_cache(maxsize=256)  # a worker of an env server gets new classes in each lease
+@class_cache
 def _has_plain_look_up(cls: Any) -> bool:
     """Return whether the objects of a class have no `__getattr__` or `__getattribute__` of its own."""
     return cls.__getattribute__ is object.__getattribute__ and not hasattr(cls, "__getattr__")
@@ -87,7 +88,7 @@ def read_attributes(layer: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := read(layer, name, MISSING)) is not MISSING}
 
 
-@functools.lru_cache(maxsize=256)
+@class_cache
 def _stored_names(cls: type) -> tuple[str, ...]:
     """Return the attribute names that methods of a class assign, except properties and other data descriptors."""
     names: dict[str, None] = {}

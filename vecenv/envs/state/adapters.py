@@ -11,7 +11,6 @@ lifetime of state is one of three values:
 from __future__ import annotations
 
 import dis
-import functools
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ import numpy as np
 from vecenv.envs.adapt import inner_env
 from vecenv.envs.state.effects import is_plain
 from vecenv.errors import StateError
+from vecenv.values.class_cache import class_cache
 from vecenv.values.own_attributes import attributes_of, read_attributes, set_own_attr
 
 EPISODE, SEED, LIFE = "episode", "seed", "life"
@@ -112,7 +112,7 @@ def _restore_mujoco(env: Any, captured: tuple[Any, dict[str, Any], dict[str, Any
         set_own_attr(env, name, value)
 
 
-@functools.lru_cache(maxsize=256)  # a worker of an env server gets new classes in each lease
+@class_cache
 def _names_of_arrays(cls: Any) -> tuple[str, ...]:
     return tuple([name for name, member in vars(cls).items() if isinstance(member, property) and name[0] != "_"])
 
@@ -179,7 +179,7 @@ def _is_pure(value: Any, depth: int = 0) -> bool:
     return isinstance(value, (*_IMMUTABLE, types.BuiltinFunctionType, np.ufunc))
 
 
-@functools.lru_cache(maxsize=256)
+@class_cache
 def _stores_outside(code: types.CodeType, outer_names: tuple[str, ...]) -> bool:
     """Return whether a function, or one inside it, sets an attribute, a global or one of these outer variables."""
     return any(

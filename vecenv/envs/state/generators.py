@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from gymnasium import spaces
 
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import StateError
+from vecenv.values.class_cache import class_cache
 from vecenv.values.own_attributes import attributes_of, get_own_attr
 
 _GENERATOR, _SPACE, _NEITHER = range(3)
@@ -19,7 +19,7 @@ _PLAIN_SPACES = {spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDi
 GENERATOR_CLASSES = (np.random.Generator, np.random.RandomState, random.Random, EpisodeSeeds)
 
 
-@functools.lru_cache(maxsize=256)
+@class_cache
 def _kind_of(cls: type) -> int:
     """Return one of the three kinds of classes of attributes."""
     if issubclass(cls, GENERATOR_CLASSES):
