@@ -24,7 +24,7 @@ JOBS: dict[str, str] = {
     r"rendering MuJoCo takes a display or EGL": "by hand",
     r"(the program has one thread|their first episode is random)": "never",
     r"could not import '": "whole suite",
-    r"needs (ale-py|mujoco)": "whole suite",
+    r"needs (ale-py|mujoco|setpriv)": "whole suite",
     r"the extension was not built": "whole suite",
     r"there is nothing to compare with": "whole suite",
     r"blocks are lent by the extension only": "whole suite",
