@@ -19,12 +19,18 @@ import numpy as np
 import pytest
 
 from tests.faults.traces import kill, recovering_pool
+from tests.inside import pool_of
 from vecenv import VectorEnv
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
-from vecenv.ding import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager
+from vecenv.ding import (
+    AsyncSubprocessEnvManager,
+    BaseEnvManager,
+    SubprocessEnvManagerV2,
+    SyncSubprocessEnvManager,
+)
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, StateError
 from vecenv.vector.results import Results
@@ -225,6 +231,31 @@ def test_handler_closes_a_manager(manager_cls: Any, moment: str) -> None:
         manager.step({})
     assert manager.closed and {state.name for state in manager.env_states.values()} == {"VOID"}
     manager.close()
+
+
+@pytest.mark.parametrize("name", ["send", "recv"])
+@pytest.mark.parametrize(
+    "manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
+)
+def test_manager_that_is_closed_in_the_middle_of_a_step_raises_closed_error(
+    manager_cls: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler ran between the request and the wait for its answers, and the step raised an AttributeError."""
+    manager = manager_cls([functools.partial(toys.CountEnv, 1)] * 4, {"num_workers": 2})
+    manager.launch()
+    pool, actions = pool_of(manager), dict.fromkeys(range(4), 0)
+    method = getattr(pool, name)
+
+    def call_and_be_interrupted(*args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return result
+
+    monkeypatch.setattr(pool, name, call_and_be_interrupted)
+    with on_sigterm(manager.close) as called, pytest.raises(ClosedError):
+        for _ in range(2):
+            manager.step(actions)
+    assert called and manager.closed
 
 
 @pytest.mark.extended

@@ -139,7 +139,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         self._last_obs = LastObservations(len(fns))
         self._resets = ResetScheduler(counts, self._manager_pool, self._last_obs)
         self._agent_infos = AgentInfos()
-        self._layout: Any = None  # a Layout, from launch to close
+        self._open_layout: Layout | None = None  # it exists from launch to close
         self._resume: StateLike | None = self._cfg["resume"]
 
     def _set_limit(self, key: str, seconds: float | None) -> None:
@@ -246,7 +246,7 @@ class BaseEnvManager(EnvManager, PoolFace):
         spaces = pool.spaces
         self._pack = packer_of(pool.action_spec, builder.common_type)
         reward_shape = getattr(spaces.reward_space, "shape", None)
-        self._layout = Layout(
+        self._open_layout = Layout(
             *(pool.obs_spec, (1,) if reward_shape is None else tuple(reward_shape), self.env_num, builder),
             leases=None if self._cfg.get("copy_on_get", True) else pool.lend(operator.attrgetter("obs")),
             is_untyped=isinstance(spaces.observation_space, ObjectSpace),
@@ -350,11 +350,20 @@ class BaseEnvManager(EnvManager, PoolFace):
         """
         self._counts.close()
         self._last_obs.clear()
-        self._layout = None  # its views refer to memory of the pool
+        self._open_layout = None  # its views refer to memory of the pool
         try:
             self._manager_pool.close()
         finally:
             self._spaces.close()
+
+    @property
+    def _layout(self) -> Layout:
+        """The layout of timesteps; ClosedError if a signal handler has closed the manager in the middle of a step."""
+        layout = self._open_layout
+        if layout is None:
+            self._manager_pool.require_pool("step")
+        assert layout is not None
+        return layout
 
     def _close_after(self, error: BaseException) -> None:
         """Close because of an error; it is more important than an error of `close`."""
