@@ -293,7 +293,7 @@ def test_processes_of_envs_live_as_long_as_their_worker() -> None:
 
 def test_server_without_descriptors_refuses_and_then_serves_again() -> None:
     """It may open none to seven more descriptors, so that each step of a lease fails once."""
-    with serving() as server:
+    with serving(nice="{default = 1}") as server:
         own = rows_of(server.lease(2))
         server.await_idle(2)
         count, errors = server.num_descriptors(), []

@@ -176,6 +176,7 @@ class EnvServer:
             if process.closed:
                 raise ConfigError("env servers need pidfds (Linux 5.3), and this system, or a sandbox, refuses them")
         self._build = build_of_program()
+        self._can_lower_niceness = _can_lower_niceness()  # read now: later there may be no descriptor for it
         self._entries = {entry.name: entry for entry in entries}
         self._factories = {entry.name: dump_with_main(entry.env_fn()) for entry in entries}
         self._path = path
@@ -519,7 +520,7 @@ class EnvServer:
         is_last = False
         if niceness:
             os.setpriority(os.PRIO_PGRP, worker.pid, _niceness() + niceness)  # the system takes 19 for more
-            is_last = not _can_raise_priority()
+            is_last = not self._can_lower_niceness
         worker.state, worker.client = "leased", client
         worker.send(Lease(is_last), [theirs, process])
         self._send(client, {"worker": worker.number, "pid": worker.pid}, ours, end)
@@ -556,7 +557,7 @@ def _niceness() -> int:
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def _can_raise_priority() -> bool:
+def _can_lower_niceness() -> bool:
     """Return whether this process may set the niceness of its workers back to its own; root in a container may not."""
     return bool(_capabilities() >> _CAP_SYS_NICE & 1) or resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20 - _niceness()
 
