@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import pickle
 import select
@@ -232,8 +231,7 @@ class _ClientPool:
         log, threads = LogSender(control), [EnvThread(0, boot.settings)]
         try:
             import_from(boot.sources)
-            logging.root.addHandler(log)  # handlers of the envs stay
-            boot.log_levels.apply()
+            log.install(boot.log_levels)
             with GlobalRngs(boot.first_env_id, boot.rng_entropy) as rngs, torch_imports:
                 rngs.fork_guard.install()
                 try:

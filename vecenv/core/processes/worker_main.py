@@ -56,7 +56,7 @@ from ..system import exit_functions
 from ..system.affinity import pin
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.descriptor import Descriptor
-from ..system.log_records import LogLevels, LogSender
+from ..system.log_records import LogLevels, LogSender, clear_handlers
 from ..system.module_files import ModuleFile, end_start, note_modules, noted_modules
 from ..system.module_paths import Source, import_from
 from ..system.output_capture import OutputCapture, silence
@@ -541,6 +541,7 @@ def worker_main(control: Connection, inherited: Sequence[Any] = (), shared: Sequ
         _watch_parent(boot, control)
         _set_up_process(boot)
         log = LogSender(control)
+        clear_handlers()
         log.install(boot.log_levels)
         import_server.repeat_output(boot.imports)
         threads = [EnvThread(number, boot.settings) for number in range(len(boot.env_ids_by_thread))]

@@ -102,6 +102,11 @@ class _BoundedHandler(logging.Handler):
         self._num_left = 0  # records that may still be sent in this second
         self._num_dropped = 0
 
+    def install(self, levels: LogLevels) -> None:
+        """Handle the records of all loggers of this process, beside the handlers that it has."""
+        logging.root.addHandler(self)
+        levels.apply()
+
     def emit(self, record: logging.LogRecord) -> None:
         """Send a record; drop it if there were too many in this second, or the socket is full. Does not block."""
         now = now_ns()
@@ -155,12 +160,6 @@ class LogSender(_BoundedHandler):
         self.socket_lock = threading.Lock()
         self._socket = socket.socket(fileno=os.dup(control.fileno()))
 
-    def install(self, levels: LogLevels) -> None:
-        """Send the records of all loggers of this process, instead of those that a forked worker has inherited."""
-        clear_handlers()
-        logging.root.addHandler(self)
-        levels.apply()
-
     def end(self) -> None:
         """Send no records any more, and close the descriptor of this object."""
         logging.root.removeHandler(self)
@@ -195,11 +194,6 @@ class LogCollector(_BoundedHandler):
     def __init__(self) -> None:
         super().__init__()
         self._frames: list[bytes] = []
-
-    def install(self, levels: LogLevels) -> None:
-        """Collect the records of all loggers of this process, beside the handlers that it has."""
-        logging.root.addHandler(self)
-        levels.apply()
 
     def _put(self, frame: bytes) -> bool:
         if len(self._frames) >= _MOST_KEPT:
