@@ -73,6 +73,7 @@ notify_slot(vecenv_sender *self, uint32_t slot)
     vecenv_notify_slot(self->arena, slot);
 }
 
+/* Publish the queue ends of all touched slots. */
 static void
 publish_tails(vecenv_sender *self)
 {

@@ -76,8 +76,8 @@ _WORKER = np.dtype(
 #: A shard, written by the driver. `num_envs` is 0 if the row has none, `pid` while it has no process. `restarts` counts
 #: its predecessors, `worker_restarts` the workers that they and it have replaced, `num_steps` all their steps.
 #: `answered_ns` is the time of its last reply on the monotonic clock, `counted_ns` that of the one with its counters; 0
-#: before the first one. `in_task` is whether it ran a task then. `node` is '' without nodes. `state` is that
-#: of `ShardInfo`.
+#: before the first one. `in_task` is whether it ran a task then. `node` is '' without nodes. `state` is that of
+#: `ShardInfo`.
 _SHARD = np.dtype(
     [
         ("first_env_id", "<i8"), ("num_envs", "<i8"), ("pid", "<i8"), ("restarts", "<i8"), ("worker_restarts", "<i8"),

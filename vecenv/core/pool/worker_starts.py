@@ -221,6 +221,7 @@ class WorkerStarts:
 
     def pickle_functions(self, env_ids: Iterable[int]) -> dict[str, Any]:
         """Return the fields of `Boot` with the functions that a worker of these envs calls."""
+        # a leased worker gets descriptors over its socket, as a spawned one does
         shared = self._group.share_objects("spawn" if self._group.lease is not None else self._options.context)
         self._names.append({})
         with shared.collecting():

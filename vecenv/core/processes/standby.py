@@ -29,6 +29,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ...gymnasium_api.registrations import registry_kept
+from ...values.class_cache import forget_classes
 from ...values.pickling import adopt_main, load_with_main
 from ..host.global_rngs import GlobalRngs, torch_imports
 from ..layout import messages
@@ -176,6 +177,7 @@ def _serve_client(server: Connection, boot: StandbyBoot, stock: EnvStock) -> Non
             stock.take_back(called, lease.num_envs, has_more_running=not find_running() <= running)
     finally:
         note_modules(unload(lease.modules, modules))
+        forget_classes()
         set_title(f"vecenv server: worker of {boot.name}", "vecenv standby")
         del lease
         gc.collect()  # the mappings of the arena

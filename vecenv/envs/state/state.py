@@ -49,7 +49,6 @@ from vecenv.envs.state.generators import (
     restore_generators,
 )
 from vecenv.errors import ConfigError, StateError, warn_caller
-from vecenv.values.class_cache import forget_classes
 from vecenv.values.own_attributes import MISSING, attributes_of, get_own_attr, read_attributes, set_own_attr
 from vecenv.values.pickling import dump_by_name, load
 
@@ -210,15 +209,14 @@ class Snapshotter:
 
     @contextlib.contextmanager
     def registrations_kept(self) -> Iterator[None]:
-        """Forget, at the end of the context, the classes that were registered in it, and what is known of others."""
+        """Forget, at the end of the context, the classes that were registered in it."""
         before = dict(_registered)
         try:
             yield
         finally:
             _registered.clear()
             _registered.update(before)
-            _plans.clear()
-            forget_classes()
+            _plans.clear()  # they keep their classes
 
     def watch(self, env: Any, *, is_deep: bool) -> AttributeWatch:
         """Read the attributes of all layers, so that `changes` can compare them after a call; see `AttributeWatch`."""
